@@ -1,0 +1,39 @@
+# What a developer types. `make` lists it.
+
+export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
+PORT ?= 6379
+
+# Where the tests find the module and the servers.
+export REDIS_LOCK_MODULE := $(CARGO_TARGET_DIR)/release/libredis_lock.so
+export REDIS_LOCK_SERVERS := $(CARGO_TARGET_DIR)/servers
+
+.PHONY: help run test build servers lint bench clean
+.NOTPARALLEL:
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## Install what is missing, build, start a server with the module (PORT=6379)
+	@scripts/run.sh $(PORT)
+
+test: lint build servers ## Lint, build, run every test on every server
+	cargo test --locked
+
+build: ## Build the module: target/release/libredis_lock.so
+	@scripts/install.sh build
+	cargo build --release --locked
+
+servers: ## Fetch the servers that the tests run on (not on Debian: DEBIAN_MIRROR=address)
+	@scripts/install.sh pip keys
+	@scripts/servers.sh
+
+lint: ## Check formatting and the linter's findings
+	@scripts/install.sh build lint
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+
+bench: build servers ## Compare the speed and memory of locks, side by side on one server
+	cargo bench --locked
+
+clean: ## Remove what was built and fetched: target
+	cargo clean

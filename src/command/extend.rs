@@ -1,0 +1,70 @@
+//! `LOCK.EXTEND key token [PX ms | EX s]`
+//!
+//! The ms left, or 0 if this token does not hold the lock. The lease becomes at least that long from now, without PX
+//! and EX its own length again; it never gets shorter, and a lease that lapsed stays lapsed.
+
+use super::failure::Failure;
+use super::options::{self, Options};
+use super::{answer, required};
+use crate::core::name::Token;
+use crate::core::table::ExtendOutcome;
+use crate::core::time::Lease;
+use crate::engine;
+use crate::metadata::{Arg, KeyUse, Record};
+use crate::server::args::Args;
+use crate::server::context::Context;
+use crate::server::register::Command;
+
+/// What the command is.
+pub const RECORD: Record = Record {
+    name: "LOCK.EXTEND",
+    summary: "Makes the lease of a lock longer if the token holds it.",
+    complexity: "O(log N) with N the number of held locks.",
+    since: "0.1.0",
+    arity: -3,
+    flags: "write fast",
+    categories: "write fast",
+    key: KeyUse::Set,
+    args: &[Arg::KEY, Arg::TOKEN, Arg::LEASE],
+};
+
+const HINT: &str = "options are PX ms and EX s";
+
+struct Request<'a> {
+    token: Token<'a>,
+    lease: Option<Lease>,
+}
+
+/// The command.
+pub struct LockExtend;
+
+impl Command for LockExtend {
+    const RECORD: &'static Record = &RECORD;
+
+    fn run(context: &Context, args: Args<'_>) {
+        answer(context, || apply(context, args, &parse(args)?));
+    }
+}
+
+fn parse(args: Args<'_>) -> Result<Request<'_>, Failure> {
+    let token = options::token(required(args, 2)?, 2)?;
+    let mut lease = None;
+    let mut options = Options::new(args, 3);
+    while let Some(word) = options.next_word() {
+        if !options.lease(word, &mut lease)? {
+            return Err(word.unknown(HINT));
+        }
+    }
+    Ok(Request { token, lease })
+}
+
+fn apply(context: &Context, args: Args<'_>, request: &Request<'_>) -> Result<(), Failure> {
+    let outcome = engine::write(context, args, |table, found, now| {
+        table.extend(found, request.token, request.lease, now.instant)
+    })?;
+    context.reply_int(match outcome {
+        ExtendOutcome::Extended(left_ms) => left_ms as i64,
+        ExtendOutcome::NotHeld => 0,
+    });
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Every error a command can reply, in one place: a code word, what is wrong and how to put it right. No text shows a
+//! value the client sent, save a number where a number belongs: it may be the secret.
+
+use crate::core::codec::Corrupt;
+use crate::engine::Denied;
+use std::ffi::CString;
+
+/// Why a command failed. Nothing changed.
+#[derive(Debug)]
+pub enum Failure {
+    /// Wrong number of arguments.
+    Arity,
+    /// The key holds something that is not a lock.
+    WrongType,
+    /// This node is a replica.
+    ReadOnly,
+    /// An argument that is no option of the command.
+    Syntax {
+        /// Its position.
+        at: usize,
+        /// What may stand there.
+        hint: &'static str,
+    },
+    /// SET's NX, out of habit.
+    NxImplied,
+    /// SET's XX, out of habit.
+    Xx,
+    /// An option given a second time, or two that exclude each other.
+    Twice {
+        /// Position of the second.
+        at: usize,
+        /// The options' names.
+        names: &'static str,
+    },
+    /// An option without its value.
+    NoValue {
+        /// Position of the option.
+        at: usize,
+        /// The option's name.
+        option: &'static str,
+    },
+    /// A lease that is not a whole number.
+    LeaseNotInteger {
+        /// Position of the number.
+        at: usize,
+    },
+    /// A lease of zero or less.
+    LeaseNotPositive {
+        /// What was asked for.
+        ms: i64,
+    },
+    /// A lease above `lock.max-ttl`.
+    LeaseAboveMax {
+        /// What was asked for.
+        ms: i64,
+        /// What is allowed.
+        max_ms: i64,
+    },
+    /// A token that is empty or too long.
+    Token {
+        /// Its position.
+        at: usize,
+    },
+    /// A label that is too long.
+    Label {
+        /// Its position.
+        at: usize,
+    },
+    /// No fence is left below 2^53.
+    FencesUsedUp,
+    /// The internal command, sent by a client.
+    Internal,
+    /// The internal command, with bytes that are not a lock.
+    Corrupt(Corrupt),
+}
+
+impl From<Denied> for Failure {
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::WrongType => Self::WrongType,
+            Denied::ReadOnly => Self::ReadOnly,
+        }
+    }
+}
+
+impl Failure {
+    /// The text of the error reply.
+    pub fn to_reply(&self) -> CString {
+        CString::new(self.text()).unwrap_or_default()
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Arity => "ERR wrong number of arguments".to_owned(),
+            Self::WrongType => "WRONGTYPE key holds data, not a lock: use another name".to_owned(),
+            Self::ReadOnly => "READONLY this server is a replica: send lock commands to its primary".to_owned(),
+            Self::Syntax { at, hint } => format!("ERR syntax error at argument {at}: {hint}"),
+            Self::NxImplied => "ERR NX is implied, leave it out".to_owned(),
+            Self::Xx => "ERR XX is what LOCK.EXTEND does, use that".to_owned(),
+            Self::Twice { at, names } => format!("ERR syntax error at argument {at}: give {names} only once"),
+            Self::NoValue { at, option } => format!("ERR syntax error at argument {at}: {option} needs a value"),
+            Self::LeaseNotInteger { at } => format!("ERR lease at argument {at} is not an integer"),
+            Self::LeaseNotPositive { ms } => format!("ERR lease of {ms} ms is not above 0"),
+            Self::LeaseAboveMax { ms, max_ms } => format!("ERR lease of {ms} ms is above lock.max-ttl {max_ms}"),
+            Self::Token { at } => format!("ERR token at argument {at} must have 1 to 128 bytes"),
+            Self::Label { at } => format!("ERR label at argument {at} must have at most 128 bytes"),
+            Self::FencesUsedUp => "ERR all fences below 2^53 are used up".to_owned(),
+            Self::Internal => {
+                "ERR this command is internal: only a primary or the append-only file sends it".to_owned()
+            }
+            Self::Corrupt(corrupt) => format!("ERR bad lock: it {}", corrupt.reason()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_text_begins_with_a_code_word() {
+        let all = [
+            Failure::Arity,
+            Failure::WrongType,
+            Failure::ReadOnly,
+            Failure::Syntax { at: 2, hint: "tokens are given as TOKEN token" },
+            Failure::NxImplied,
+            Failure::Xx,
+            Failure::Twice { at: 2, names: "TOKEN" },
+            Failure::NoValue { at: 2, option: "PX" },
+            Failure::LeaseNotInteger { at: 3 },
+            Failure::LeaseNotPositive { ms: 0 },
+            Failure::LeaseAboveMax { ms: 2, max_ms: 1 },
+            Failure::Token { at: 3 },
+            Failure::Label { at: 3 },
+            Failure::FencesUsedUp,
+            Failure::Internal,
+            Failure::Corrupt(Corrupt::Newer),
+        ];
+        for failure in all {
+            let text = failure.text();
+            let (code, rest) = text.split_once(' ').unwrap();
+            assert!(code.len() >= 3 && code.bytes().all(|byte| byte.is_ascii_uppercase()), "{text}");
+            assert!(!rest.is_empty() && !text.contains(['\r', '\n', '\0']), "{text}");
+        }
+    }
+}

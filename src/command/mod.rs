@@ -1,0 +1,56 @@
+//! One file a command: its record, its parser, what it asks of core, its reply. [`options`] and [`failure`] are what
+//! the parsers share.
+
+pub mod acquire;
+pub mod check;
+pub mod extend;
+pub mod failure;
+pub mod info;
+mod options;
+pub mod release;
+pub mod set;
+
+use crate::metadata::Record;
+use crate::server::args::Args;
+use crate::server::context::Context;
+use crate::server::register::Command;
+use crate::server::start::Registrar;
+use failure::Failure;
+
+/// The one list of commands, in the order of the documentation.
+macro_rules! commands {
+    ($($command:ty),* $(,)?) => {
+        /// The record of every command.
+        pub const RECORDS: &[&Record] = &[$(<$command as Command>::RECORD),*];
+
+        /// Registers every command.
+        ///
+        /// # Errors
+        /// In words: what the server refused.
+        pub fn register(registrar: &mut Registrar) -> Result<(), String> {
+            $(registrar.add::<$command>()?;)*
+            Ok(())
+        }
+    };
+}
+
+commands!(
+    acquire::LockAcquire,
+    release::LockRelease,
+    extend::LockExtend,
+    check::LockCheck,
+    info::LockInfo,
+    set::LockSet,
+);
+
+/// Runs a command's body and replies with its failure, if it has one.
+fn answer(context: &Context, body: impl FnOnce() -> Result<(), Failure>) {
+    if let Err(failure) = body() {
+        context.reply_error(&failure.to_reply());
+    }
+}
+
+/// The argument at a position that the command's arity, or the parser, has made sure of.
+fn required<'a>(args: Args<'a>, position: usize) -> Result<&'a [u8], Failure> {
+    args.get(position).ok_or(Failure::Arity)
+}

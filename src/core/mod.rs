@@ -1,0 +1,19 @@
+//! The lock itself. Nothing here knows a server, reads a clock, does I/O or uses `unsafe`: the time is passed in
+//! and effects are handed out, so every rule can be tested, replayed and checked against a model.
+//!
+//! * [`time`]: instants of the monotonic clock, leases, wall-clock ticks
+//! * [`fence`]: fencing numbers and the one counter that issues them
+//! * [`name`]: tokens, labels and the place (database and key) of a lock
+//! * [`lock`]: one held lock
+//! * [`table`]: all held locks, and what the commands do to them
+//! * [`codec`]: the bytes of a lock in RDB, AOF and the replication stream
+
+#![forbid(unsafe_code)]
+
+pub mod codec;
+pub mod fence;
+pub mod lock;
+pub mod name;
+pub mod slab;
+pub mod table;
+pub mod time;

@@ -1,0 +1,270 @@
+//! A store that hands out small handles and takes them back. Unlike a growing array it never moves what it holds, so
+//! a million locks cost no pause when it grows, and it gives a chunk back once the last value in it is gone.
+
+/// Slots in a chunk: a chunk of locks is some tens of kilobytes.
+const CHUNK_SLOTS: usize = 256;
+
+/// Names one value of a [`Slab`]. Never equal to the handle of an earlier value in the same slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle {
+    stamp: u32,
+    slot: u32,
+}
+
+impl Handle {
+    /// The handle as one number, never 0.
+    pub const fn to_bits(self) -> u64 {
+        ((self.stamp as u64) << 32) | self.slot as u64
+    }
+
+    /// The handle that [`Handle::to_bits`] gave this number for.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { stamp: (bits >> 32) as u32, slot: bits as u32 }
+    }
+}
+
+#[derive(Debug)]
+enum Slot<T> {
+    Free { next: u16 },
+    Used { stamp: u32, value: T },
+}
+
+/// Marks the end of a chunk's list of free slots.
+const NO_SLOT: u16 = u16::MAX;
+
+#[derive(Debug)]
+struct Chunk<T> {
+    slots: Box<[Slot<T>]>,
+    first_free: u16,
+    used: u16,
+}
+
+impl<T> Chunk<T> {
+    fn new() -> Self {
+        let last = CHUNK_SLOTS - 1;
+        let slots = (0..CHUNK_SLOTS)
+            .map(|slot| Slot::Free { next: if slot == last { NO_SLOT } else { slot as u16 + 1 } })
+            .collect();
+        Self { slots, first_free: 0, used: 0 }
+    }
+
+    fn insert(&mut self, stamp: u32, value: T) -> Option<usize> {
+        let index = self.first_free as usize;
+        let slot = self.slots.get_mut(index)?;
+        if let Slot::Free { next } = *slot {
+            self.first_free = next;
+        }
+        *slot = Slot::Used { stamp, value };
+        self.used += 1;
+        Some(index)
+    }
+
+    fn remove(&mut self, index: usize, wanted: u32) -> Option<T> {
+        let slot = self.slots.get_mut(index)?;
+        if !matches!(slot, Slot::Used { stamp, .. } if *stamp == wanted) {
+            return None;
+        }
+        let old = std::mem::replace(slot, Slot::Free { next: self.first_free });
+        self.first_free = index as u16;
+        self.used -= 1;
+        match old {
+            Slot::Used { value, .. } => Some(value),
+            Slot::Free { .. } => None,
+        }
+    }
+}
+
+/// Values of one type, each with a [`Handle`].
+#[derive(Debug)]
+pub struct Slab<T> {
+    chunks: Vec<Option<Chunk<T>>>,
+    /// Chunks with a free slot; may name one that has been given back, which is then made anew.
+    open: Vec<u32>,
+    /// The chunk that was emptied last, and is kept.
+    empty: Option<usize>,
+    stamp: u32,
+    len: usize,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { chunks: Vec::new(), open: Vec::new(), empty: None, stamp: 0, len: 0 }
+    }
+}
+
+impl<T> Slab<T> {
+    /// Bytes a value occupies.
+    pub const SLOT_BYTES: usize = size_of::<Slot<T>>();
+
+    /// Number of values.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no value.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Takes the value in.
+    pub fn insert(&mut self, value: T) -> Handle {
+        // 0 is left out so that no handle is 0: the server takes handles as pointers.
+        self.stamp = self.stamp.wrapping_add(1).max(1);
+        let number = self.open_chunk();
+        let chunk = self.chunks.get_mut(number as usize).and_then(Option::as_mut);
+        let index = chunk.and_then(|chunk| {
+            let index = chunk.insert(self.stamp, value);
+            if chunk.first_free == NO_SLOT {
+                self.open.pop();
+            }
+            index
+        });
+        self.len += 1;
+        // `open_chunk` names a chunk that exists and has a free slot, so there is an index.
+        let slot = number as usize * CHUNK_SLOTS + index.unwrap_or(0);
+        Handle { stamp: self.stamp, slot: slot as u32 }
+    }
+
+    /// The value with this handle.
+    pub fn get(&self, handle: Handle) -> Option<&T> {
+        let (number, index) = locate(handle);
+        match self.chunks.get(number)?.as_ref()?.slots.get(index)? {
+            Slot::Used { stamp, value } if *stamp == handle.stamp => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The value with this handle, to change it.
+    pub fn get_mut(&mut self, handle: Handle) -> Option<&mut T> {
+        let (number, index) = locate(handle);
+        match self.chunks.get_mut(number)?.as_mut()?.slots.get_mut(index)? {
+            Slot::Used { stamp, value } if *stamp == handle.stamp => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Takes the value out.
+    pub fn remove(&mut self, handle: Handle) -> Option<T> {
+        let (number, index) = locate(handle);
+        let entry = self.chunks.get_mut(number)?;
+        let chunk = entry.as_mut()?;
+        let was_full = chunk.first_free == NO_SLOT;
+        let value = chunk.remove(index, handle.stamp)?;
+        let emptied = chunk.used == 0;
+        if was_full {
+            self.open.push(number as u32);
+        }
+        self.len -= 1;
+        if emptied {
+            self.give_back(number);
+        }
+        Some(value)
+    }
+
+    /// Every value with its handle, in no particular order.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Handle, &mut T)> {
+        self.chunks.iter_mut().enumerate().flat_map(|(number, chunk)| {
+            let slots = chunk.iter_mut().flat_map(|chunk| chunk.slots.iter_mut());
+            slots.enumerate().filter_map(move |(index, slot)| match slot {
+                Slot::Used { stamp, value } => {
+                    let slot = (number * CHUNK_SLOTS + index) as u32;
+                    Some((Handle { stamp: *stamp, slot }, value))
+                }
+                Slot::Free { .. } => None,
+            })
+        })
+    }
+
+    /// Keeps the chunk that was emptied last: a lone lock taken and released over and over would else make one anew
+    /// each time.
+    fn give_back(&mut self, emptied: usize) {
+        let before = self.empty.replace(emptied);
+        if let Some(before) = before.filter(|&before| before != emptied) {
+            if let Some(entry) = self.chunks.get_mut(before) {
+                if entry.as_ref().is_some_and(|chunk| chunk.used == 0) {
+                    *entry = None;
+                }
+            }
+        }
+        if self.len == 0 && self.chunks.len() > 1 {
+            *self = Self { stamp: self.stamp, ..Self::default() };
+        }
+    }
+
+    fn open_chunk(&mut self) -> u32 {
+        let number = match self.open.last() {
+            Some(&number) => number,
+            None => {
+                self.chunks.push(None);
+                let number = (self.chunks.len() - 1) as u32;
+                self.open.push(number);
+                number
+            }
+        };
+        if let Some(entry @ None) = self.chunks.get_mut(number as usize) {
+            *entry = Some(Chunk::new());
+        }
+        number
+    }
+}
+
+const fn locate(handle: Handle) -> (usize, usize) {
+    (handle.slot as usize / CHUNK_SLOTS, handle.slot as usize % CHUNK_SLOTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn a_used_slot_does_not_answer_to_an_old_handle() {
+        let mut slab = Slab::default();
+        let old = slab.insert('a');
+        assert_eq!(slab.remove(old), Some('a'));
+        let new = slab.insert('b');
+        assert_eq!((old.slot, new.slot), (0, 0));
+        assert_eq!(slab.get(old), None);
+        assert_eq!(slab.remove(old), None);
+        assert_eq!(slab.get(new), Some(&'b'));
+    }
+
+    #[test]
+    fn chunks_are_given_back() {
+        let mut slab = Slab::default();
+        let handles: Vec<_> = (0..10 * CHUNK_SLOTS).map(|n| slab.insert(n)).collect();
+        for handle in handles {
+            slab.remove(handle);
+        }
+        assert_eq!(slab.chunks.len(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_as_a_map(steps in proptest::collection::vec((any::<bool>(), any::<u16>()), 0..3_000)) {
+            let mut slab = Slab::default();
+            let mut model: HashMap<Handle, u16> = HashMap::new();
+            let mut order = Vec::new();
+            for (insert, number) in steps {
+                if insert || order.is_empty() {
+                    let handle = slab.insert(number);
+                    prop_assert_ne!(handle.to_bits(), 0);
+                    prop_assert_eq!(Handle::from_bits(handle.to_bits()), handle);
+                    prop_assert!(model.insert(handle, number).is_none());
+                    order.push(handle);
+                } else {
+                    let handle = order.swap_remove(number as usize % order.len());
+                    prop_assert_eq!(slab.remove(handle), model.remove(&handle));
+                }
+                prop_assert_eq!(slab.len(), model.len());
+            }
+            let mut seen = 0;
+            for (handle, value) in slab.iter_mut() {
+                prop_assert_eq!(model.get(&handle), Some(&*value));
+                seen += 1;
+            }
+            prop_assert_eq!(seen, model.len());
+        }
+    }
+}

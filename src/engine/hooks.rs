@@ -1,0 +1,178 @@
+//! What the server tells the module outside commands: values loaded, saved and freed, role changes, events of keys.
+
+use super::{metrics, pump, saved, with};
+use crate::core::fence::Fence;
+use crate::core::name::Place;
+use crate::core::slab::Handle;
+use crate::core::table::{Origin, Refused};
+use crate::server::clock;
+use crate::server::context::Context;
+use crate::server::events::{self, Loading, Notice};
+use crate::server::info::InfoWriter;
+use crate::server::key::Content;
+use crate::server::{log, timer, Hooks};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// A step of the wall clock below this is the clock being disciplined, in us: timers are late by no more than it.
+const WALL_STEP_MICROS: u64 = 1_000;
+
+/// Handles of values the server freed, maybe on another thread, until the main thread comes by.
+static FREED: Mutex<Vec<Handle>> = Mutex::new(Vec::new());
+static FREED_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Drops the locks whose values were freed since the last call.
+pub fn bury() {
+    if FREED_COUNT.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let freed = {
+        let mut freed = FREED.lock().unwrap_or_else(PoisonError::into_inner);
+        FREED_COUNT.store(0, Ordering::Release);
+        std::mem::take(&mut *freed)
+    };
+    with(|state| freed.into_iter().for_each(|handle| state.table.freed(handle)));
+}
+
+/// Subscribes to keyspace notifications when the first lock comes: a server that never uses one pays nothing.
+pub fn watch_keys(context: &Context) {
+    if !with(|state| std::mem::replace(&mut state.watching_keys, true)) {
+        events::watch_keys::<Engine>(context);
+    }
+}
+
+/// Begins to serve, if this node is a primary; the end of a load begins anew.
+pub fn start(context: &Context) {
+    warn_of_eviction(context);
+    begin_serving(context);
+}
+
+fn begin_serving(context: &Context) {
+    if context.is_serving_primary() {
+        with(|state| state.table.begin_serving(clock::now()));
+        pump::arm(context, clock::instant());
+    }
+}
+
+fn warn_of_eviction(context: &Context) {
+    let policy = context.server_info(c"memory", c"maxmemory_policy").unwrap_or_default();
+    if policy.starts_with("allkeys-") {
+        log::warning(&format!(
+            "maxmemory-policy {policy} evicts locks too: each one is put back, but use noeviction or volatile-* with locks"
+        ));
+    }
+}
+
+/// The module, as the server sees it.
+pub struct Engine;
+
+impl Hooks for Engine {
+    fn load(context: &Context, place: Place<'_>, bytes: &[u8], origin: Origin) -> Result<Handle, &'static str> {
+        watch_keys(context);
+        let now = clock::now();
+        with(|state| state.table.load(place, bytes, origin, now)).map_err(|refused| match refused {
+            Refused::Corrupt(corrupt) => corrupt.reason(),
+            Refused::FenceAhead => "its fence is more than a day ahead of the clock",
+        })
+    }
+
+    fn save(handle: Handle) -> Option<Vec<u8>> {
+        saved(handle)
+    }
+
+    fn freed(handle: Handle) {
+        let mut freed = FREED.lock().unwrap_or_else(PoisonError::into_inner);
+        freed.push(handle);
+        FREED_COUNT.store(freed.len(), Ordering::Release);
+    }
+
+    fn unlinked(handle: Handle) {
+        with(|state| state.table.unlinked(handle));
+    }
+
+    fn memory_bytes(handle: Handle) -> usize {
+        with(|state| state.table.memory_bytes(handle))
+    }
+
+    fn load_aux(number: u64) -> Result<(), &'static str> {
+        let fence = Fence::new(number).ok_or("it is out of range")?;
+        with(|state| state.table.raise_fence(fence));
+        Ok(())
+    }
+
+    fn save_aux() -> Option<u64> {
+        let ticks = clock::now().ticks;
+        with(|state| state.table.fences().to_save(state.table.held() > 0, ticks)).map(Fence::get)
+    }
+
+    fn pump(context: &Context) {
+        pump::run(context);
+    }
+
+    fn cron(context: &Context) {
+        bury();
+        let lead = clock::wall_lead_micros();
+        let before = with(|state| std::mem::replace(&mut state.wall_lead_micros, lead));
+        if lead.abs_diff(before) > WALL_STEP_MICROS {
+            timer::reset::<Self>(context, clock::instant());
+        }
+    }
+
+    fn role_changed(context: &Context, primary: bool) {
+        if primary {
+            begin_serving(context);
+        } else {
+            with(|state| state.table.stop_serving());
+        }
+    }
+
+    fn loading(context: &Context, what: Loading) {
+        match what {
+            Loading::Started => with(|state| state.table.stop_serving()),
+            Loading::Ended => begin_serving(context),
+        }
+    }
+
+    fn flushed(db: Option<i32>) {
+        with(|state| state.table.flushed(db));
+    }
+
+    fn swapped(first: i32, second: i32) {
+        with(|state| state.table.swapped(first, second));
+    }
+
+    fn noticed(context: &Context, notice: Notice, place: Place<'_>) {
+        if with(|state| state.table.known() == 0) {
+            return;
+        }
+        if notice == Notice::RemovedByServer {
+            if with(|state| state.table.evicted(place)) {
+                pump::arm_at_once(context);
+            }
+            return;
+        }
+        let name = context.string(place.key);
+        let Some(key) = context.open(&name, place.db, false) else { return };
+        let Content::Lock(handle) = key.content() else { return };
+        let undo = with(|state| {
+            state.table.linked(handle, place);
+            let undo = key.has_ttl() && state.table.is_serving();
+            if undo {
+                state.expires.push((place.db, place.key.into()));
+            }
+            undo
+        });
+        if undo {
+            pump::arm_at_once(context);
+        }
+    }
+
+    fn info(writer: &mut InfoWriter) {
+        bury();
+        metrics::write(writer);
+    }
+
+    fn policy_changed(context: &Context) {
+        warn_of_eviction(context);
+    }
+}

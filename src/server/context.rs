@@ -1,0 +1,289 @@
+//! What a command, the pump or an event may do to the server: reply, replicate, signal, ask.
+
+use super::args::Args;
+use super::key::Key;
+use super::{api, args};
+use crate::core::name::Place;
+use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
+use std::cell::Cell;
+use std::ffi::{c_char, c_int, c_long, CStr};
+use std::net::{Ipv6Addr, SocketAddr};
+
+/// One call from the server into the module.
+pub struct Context {
+    raw: *mut RedisModuleCtx,
+    /// Whether a reply was begun: an error after a panic must not become a second one.
+    replied: Cell<bool>,
+}
+
+/// A server string that is freed with this value.
+pub struct OwnedString {
+    context: *mut RedisModuleCtx,
+    raw: *mut RedisModuleString,
+}
+
+impl Drop for OwnedString {
+    fn drop(&mut self) {
+        // SAFETY: made by this context, freed once.
+        unsafe { api!(RedisModule_FreeString)(self.context, self.raw) };
+    }
+}
+
+impl OwnedString {
+    /// The string's bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the string lives as long as `self`, unchanged.
+        unsafe { args::bytes_of(self.raw) }
+    }
+
+    pub(super) const fn raw(&self) -> *mut RedisModuleString {
+        self.raw
+    }
+}
+
+impl Context {
+    /// # Safety
+    /// `raw` must stay valid as long as this value lives.
+    pub(super) const unsafe fn new(raw: *mut RedisModuleCtx) -> Self {
+        Self { raw, replied: Cell::new(false) }
+    }
+
+    pub(super) const fn raw(&self) -> *mut RedisModuleCtx {
+        self.raw
+    }
+
+    fn flags(&self) -> u32 {
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_GetContextFlags)(self.raw) }.unsigned_abs()
+    }
+
+    /// Whether this node is a primary that has loaded its data.
+    pub fn is_serving_primary(&self) -> bool {
+        let loading = raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
+        let flags = self.flags();
+        flags & raw::REDISMODULE_CTX_FLAGS_MASTER != 0 && flags & loading == 0
+    }
+
+    /// Whether this command comes from the server's own primary or append-only file, not from a client.
+    pub fn is_from_server(&self) -> bool {
+        self.flags() & (raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING) != 0
+    }
+
+    /// Whether this node is part of a cluster.
+    pub fn is_cluster(&self) -> bool {
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0
+    }
+
+    /// Whether a write now would break a pause, a failover or a shutdown that is under way.
+    pub fn must_not_write(&self) -> bool {
+        // SAFETY: takes nothing.
+        unsafe { api!(RedisModule_AvoidReplicaTraffic)() != 0 }
+    }
+
+    /// The selected database.
+    pub fn db(&self) -> i32 {
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_GetSelectedDb)(self.raw) }
+    }
+
+    /// Selects a database; false if there is none of that number.
+    pub fn select(&self, db: i32) -> bool {
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_SelectDb)(self.raw, db) == raw::REDISMODULE_OK as c_int }
+    }
+
+    /// Opens the key at this position of the arguments for writing.
+    pub fn open_arg(&self, args: Args<'_>, position: usize) -> Option<Key<'_>> {
+        let name = args.raw(position)?;
+        // SAFETY: the name is an argument of the command that is running.
+        Some(unsafe { Key::open(self, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) })
+    }
+
+    /// Opens the key at this position of the arguments for reading only.
+    pub fn read_arg(&self, args: Args<'_>, position: usize) -> Option<Key<'_>> {
+        let name = args.raw(position)?;
+        // SAFETY: as above.
+        Some(unsafe { Key::open(self, name, raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH) })
+    }
+
+    /// A server string with these bytes.
+    pub fn string(&self, bytes: &[u8]) -> OwnedString {
+        // SAFETY: pointer and length describe `bytes`, which the server copies.
+        let raw = unsafe { api!(RedisModule_CreateString)(self.raw, bytes.as_ptr().cast(), bytes.len()) };
+        OwnedString { context: self.raw, raw }
+    }
+
+    /// Selects the place's database and opens its key, for writing or only for reading.
+    pub fn open<'a>(&'a self, name: &'a OwnedString, db: i32, write: bool) -> Option<Key<'a>> {
+        let mode = if write { raw::REDISMODULE_READ | raw::REDISMODULE_WRITE } else { raw::REDISMODULE_READ };
+        // SAFETY: the name lives as long as the key.
+        self.select(db).then(|| unsafe { Key::open(self, name.raw(), mode | raw::REDISMODULE_OPEN_KEY_NOTOUCH) })
+    }
+
+    /// Tells replicas and the append-only file one command with a key and bytes.
+    pub fn replicate(&self, command: &CStr, key: &Key<'_>, bytes: Option<&[u8]>) {
+        // SAFETY: the format names exactly the arguments that follow: a server string, then a buffer and its length.
+        let status = unsafe {
+            let replicate = api!(RedisModule_Replicate);
+            match bytes {
+                Some(bytes) => replicate(
+                    self.raw,
+                    command.as_ptr(),
+                    c"sb".as_ptr(),
+                    key.name(),
+                    bytes.as_ptr().cast::<c_char>(),
+                    bytes.len(),
+                ),
+                None => replicate(self.raw, command.as_ptr(), c"s".as_ptr(), key.name()),
+            }
+        };
+        if status != raw::REDISMODULE_OK as c_int {
+            super::log::warning("a change could not be replicated");
+        }
+    }
+
+    /// Passes the running command on as it is.
+    pub fn replicate_verbatim(&self) {
+        // SAFETY: the context is that of a command.
+        unsafe { api!(RedisModule_ReplicateVerbatim)(self.raw) };
+    }
+
+    /// Tells WATCH and client tracking that a key changed.
+    pub fn signal_modified(&self, key: &Key<'_>) {
+        // SAFETY: context and name are valid.
+        unsafe { api!(RedisModule_SignalModifiedKey)(self.raw, key.name()) };
+    }
+
+    /// Publishes a keyspace event of class `d`.
+    pub fn notify(&self, event: &CStr, key: &Key<'_>) {
+        // SAFETY: context, event and name are valid.
+        unsafe {
+            api!(RedisModule_NotifyKeyspaceEvent)(self.raw, raw::REDISMODULE_NOTIFY_MODULE, event.as_ptr(), key.name())
+        };
+    }
+
+    /// Whether this node owns the slot of a key that exists. The server refuses to look at a key of another's.
+    pub fn owns(&self, key: &Key<'_>) -> bool {
+        // SAFETY: the format names the one server string that follows; the reply is freed once.
+        unsafe {
+            let reply = api!(RedisModule_Call)(self.raw, c"EXISTS".as_ptr(), c"s".as_ptr(), key.name());
+            if reply.is_null() {
+                return false;
+            }
+            let exists = api!(RedisModule_CallReplyType)(reply) == raw::REDISMODULE_REPLY_INTEGER as c_int
+                && api!(RedisModule_CallReplyInteger)(reply) > 0;
+            api!(RedisModule_FreeCallReply)(reply);
+            exists
+        }
+    }
+
+    /// Id of the connection that sent the command; 0 outside commands.
+    pub fn client_id(&self) -> u64 {
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_GetClientId)(self.raw) }
+    }
+
+    /// The connection's CLIENT SETNAME name, if it has one.
+    pub fn client_name(&self, client: u64) -> Option<OwnedString> {
+        // SAFETY: the context is valid; a null reply means no such client, or no name. Redis has it since 7.0.3.
+        let raw = unsafe { raw::RedisModule_GetClientNameById.map(|name| name(self.raw, client)) }?;
+        (!raw.is_null()).then(|| OwnedString { context: self.raw, raw })
+    }
+
+    /// The connection's address as people write it.
+    pub fn client_address(&self, client: u64) -> Option<String> {
+        let mut info = raw::RedisModuleClientInfo {
+            version: u64::from(raw::REDISMODULE_CLIENTINFO_VERSION),
+            flags: 0,
+            id: 0,
+            addr: [0; 46],
+            port: 0,
+            db: 0,
+        };
+        // SAFETY: `info` is of the version it says it is.
+        let status = unsafe { api!(RedisModule_GetClientInfoById)((&raw mut info).cast(), client) };
+        if status != raw::REDISMODULE_OK as c_int {
+            return None;
+        }
+        // SAFETY: the server fills the field with a C string and ends it.
+        let host = unsafe { CStr::from_ptr(info.addr.as_ptr()) }.to_str().ok()?;
+        match host.parse::<Ipv6Addr>() {
+            Ok(v6) => Some(SocketAddr::from((v6, info.port)).to_string()),
+            Err(_) => Some(format!("{host}:{}", info.port)),
+        }
+    }
+
+    /// The place of a key in the selected database.
+    pub fn place<'a>(&self, key: &'a [u8]) -> Place<'a> {
+        Place { db: self.db(), key }
+    }
+
+    /// A field of an INFO section, as text.
+    pub fn server_info(&self, section: &CStr, field: &CStr) -> Option<String> {
+        // SAFETY: the data is freed below, after the last use of what points into it.
+        unsafe {
+            let data = api!(RedisModule_GetServerInfo)(self.raw, section.as_ptr());
+            let value = api!(RedisModule_ServerInfoGetFieldC)(data, field.as_ptr());
+            let text = (!value.is_null()).then(|| CStr::from_ptr(value).to_string_lossy().into_owned());
+            api!(RedisModule_FreeServerInfo)(self.raw, data);
+            text
+        }
+    }
+}
+
+/// Replies. Each command sends exactly one; the parts of an array or map belong to it.
+impl Context {
+    /// Whether a reply was begun.
+    pub fn has_replied(&self) -> bool {
+        self.replied.get()
+    }
+
+    /// Replies with an error; the text begins with its code.
+    pub fn reply_error(&self, text: &CStr) {
+        self.replied.set(true);
+        // SAFETY: context and text are valid.
+        unsafe { api!(RedisModule_ReplyWithError)(self.raw, text.as_ptr()) };
+    }
+
+    /// Replies with an integer.
+    pub fn reply_int(&self, number: i64) {
+        self.replied.set(true);
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_ReplyWithLongLong)(self.raw, number) };
+    }
+
+    /// Replies with bytes.
+    pub fn reply_bytes(&self, bytes: &[u8]) {
+        self.replied.set(true);
+        // SAFETY: pointer and length describe `bytes`, which the server copies.
+        unsafe { api!(RedisModule_ReplyWithStringBuffer)(self.raw, bytes.as_ptr().cast(), bytes.len()) };
+    }
+
+    /// Replies with `+OK`.
+    pub fn reply_ok(&self) {
+        self.replied.set(true);
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_ReplyWithSimpleString)(self.raw, c"OK".as_ptr()) };
+    }
+
+    /// Replies null: `*-1` in RESP2, where an array might have stood, `_` in RESP3.
+    pub fn reply_null_array(&self) {
+        self.replied.set(true);
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_ReplyWithNullArray)(self.raw) };
+    }
+
+    /// Begins an array of this many parts.
+    pub fn reply_array(&self, len: usize) {
+        self.replied.set(true);
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_ReplyWithArray)(self.raw, len as c_long) };
+    }
+
+    /// Begins a map of this many pairs: a flat array in RESP2.
+    pub fn reply_map(&self, pairs: usize) {
+        self.replied.set(true);
+        // SAFETY: the context is valid.
+        unsafe { api!(RedisModule_ReplyWithMap)(self.raw, pairs as c_long) };
+    }
+}

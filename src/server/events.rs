@@ -1,0 +1,148 @@
+//! Server events and keyspace notifications, translated for the [`Hooks`].
+
+use super::args::bytes_of;
+use super::context::Context;
+use super::{api, edge, Hooks};
+use crate::core::name::Place;
+use redis_module::raw::{self, RedisModuleCtx, RedisModuleEvent, RedisModuleString};
+use std::ffi::{c_char, c_int, c_void, CStr};
+
+/// A step of loading a data set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loading {
+    /// It began.
+    Started,
+    /// It ended, well or not.
+    Ended,
+}
+
+/// What happened to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The key came here from elsewhere: RENAME, MOVE, RESTORE, COPY.
+    Arrived,
+    /// A time to live was set.
+    ExpireSet,
+    /// The server removed the key on its own: evicted, or its time to live was over.
+    RemovedByServer,
+}
+
+const EVENT_VERSION: u64 = 1;
+const OK: c_int = raw::REDISMODULE_OK as c_int;
+
+/// Subscribes to the server events; an error names the one that the server does not have.
+///
+/// # Safety
+/// `ctx` must be the context of OnLoad.
+pub(super) unsafe fn subscribe<H: Hooks>(ctx: *mut RedisModuleCtx) -> Result<(), String> {
+    let events: [(&str, u64, raw::RedisModuleEventCallback); 6] = [
+        ("role", raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(role::<H>)),
+        ("loading", raw::REDISMODULE_EVENT_LOADING, Some(loading::<H>)),
+        ("flush", raw::REDISMODULE_EVENT_FLUSHDB, Some(flush::<H>)),
+        ("swapdb", raw::REDISMODULE_EVENT_SWAPDB, Some(swap::<H>)),
+        ("cron", raw::REDISMODULE_EVENT_CRON_LOOP, Some(cron::<H>)),
+        ("config", raw::REDISMODULE_EVENT_CONFIG, Some(config::<H>)),
+    ];
+    for (name, id, callback) in events {
+        let event = RedisModuleEvent { id, dataver: EVENT_VERSION };
+        // SAFETY: context and callback are valid.
+        if unsafe { api!(RedisModule_SubscribeToServerEvent)(ctx, event, callback) } != OK {
+            return Err(format!("the server has no {name} event"));
+        }
+    }
+    Ok(())
+}
+
+/// Subscribes to what happens to keys. Allowed at any time; the server lets no module stop again.
+pub fn watch_keys<H: Hooks>(context: &Context) {
+    let classes = raw::REDISMODULE_NOTIFY_GENERIC | raw::REDISMODULE_NOTIFY_EVICTED | raw::REDISMODULE_NOTIFY_EXPIRED;
+    // SAFETY: context and callback are valid.
+    if unsafe { api!(RedisModule_SubscribeToKeyspaceEvents)(context.raw(), classes, Some(noticed::<H>)) } != OK {
+        super::log::warning("keyspace notifications are refused: renamed locks end late, evicted ones are lost");
+    }
+}
+
+unsafe extern "C" fn noticed<H: Hooks>(
+    ctx: *mut RedisModuleCtx,
+    class: c_int,
+    event: *const c_char,
+    key: *mut RedisModuleString,
+) -> c_int {
+    edge((), || {
+        // SAFETY: the event is a C string of the server, valid in this callback.
+        let event = unsafe { CStr::from_ptr(event) }.to_bytes();
+        let notice = match (class, event) {
+            (raw::REDISMODULE_NOTIFY_EVICTED | raw::REDISMODULE_NOTIFY_EXPIRED, _) => Notice::RemovedByServer,
+            (_, b"rename_to" | b"move_to" | b"restore" | b"copy_to") => Notice::Arrived,
+            (_, b"expire") => Notice::ExpireSet,
+            _ => return,
+        };
+        // SAFETY: context and key are valid in this callback.
+        let (context, key) = unsafe { (Context::new(ctx), bytes_of(key)) };
+        let place = Place { db: context.db(), key };
+        H::noticed(&context, notice, place);
+    });
+    OK
+}
+
+unsafe extern "C" fn role<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, sub: u64, _: *mut c_void) {
+    edge((), || {
+        // SAFETY: the context is valid in this callback.
+        let context = unsafe { Context::new(ctx) };
+        H::role_changed(&context, sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER);
+    });
+}
+
+unsafe extern "C" fn loading<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, sub: u64, _: *mut c_void) {
+    edge((), || {
+        let ended = matches!(sub, raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED);
+        // SAFETY: the context is valid in this callback.
+        let context = unsafe { Context::new(ctx) };
+        H::loading(&context, if ended { Loading::Ended } else { Loading::Started });
+    });
+}
+
+unsafe extern "C" fn flush<H: Hooks>(_: *mut RedisModuleCtx, _: RedisModuleEvent, sub: u64, data: *mut c_void) {
+    edge((), || {
+        if sub != raw::REDISMODULE_SUBEVENT_FLUSHDB_END || data.is_null() {
+            return;
+        }
+        // SAFETY: the server passes this struct with this event.
+        let db = unsafe { (*data.cast::<raw::RedisModuleFlushInfo>()).dbnum };
+        H::flushed((db >= 0).then_some(db));
+    });
+}
+
+unsafe extern "C" fn swap<H: Hooks>(_: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, data: *mut c_void) {
+    edge((), || {
+        if data.is_null() {
+            return;
+        }
+        // SAFETY: the server passes this struct with this event.
+        let info = unsafe { &*data.cast::<raw::RedisModuleSwapDbInfo>() };
+        H::swapped(info.dbnum_first, info.dbnum_second);
+    });
+}
+
+unsafe extern "C" fn cron<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, _: *mut c_void) {
+    // SAFETY: the context is valid in this callback.
+    edge((), || H::cron(&unsafe { Context::new(ctx) }));
+}
+
+unsafe extern "C" fn config<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, data: *mut c_void) {
+    edge((), || {
+        if data.is_null() {
+            return;
+        }
+        // SAFETY: the server passes this struct with this event, and as many C strings as it says.
+        let changed = unsafe {
+            let info = &*data.cast::<raw::RedisModuleConfigChange>();
+            let names = std::slice::from_raw_parts(info.config_names, info.num_changes as usize);
+            names.iter().any(|&name| CStr::from_ptr(name) == c"maxmemory-policy")
+        };
+        if changed {
+            // SAFETY: the context is valid in this callback.
+            H::policy_changed(&unsafe { Context::new(ctx) });
+        }
+    });
+}

@@ -1,0 +1,95 @@
+//! An open key, closed when it goes out of scope.
+
+use super::api;
+use super::context::Context;
+use super::value;
+use crate::core::slab::Handle;
+use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
+use std::ffi::c_int;
+use std::marker::PhantomData;
+
+/// What a key holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing.
+    Empty,
+    /// A lock.
+    Lock(Handle),
+    /// Anything else.
+    Other,
+}
+
+/// An open key.
+pub struct Key<'a> {
+    raw: *mut RedisModuleKey,
+    name: *mut RedisModuleString,
+    context: PhantomData<&'a Context>,
+}
+
+impl Drop for Key<'_> {
+    fn drop(&mut self) {
+        if !self.raw.is_null() {
+            // SAFETY: opened once, closed once.
+            unsafe { api!(RedisModule_CloseKey)(self.raw) };
+        }
+    }
+}
+
+impl<'a> Key<'a> {
+    /// # Safety
+    /// `name` must be valid for `'a`.
+    pub(super) unsafe fn open(context: &'a Context, name: *mut RedisModuleString, mode: u32) -> Self {
+        // SAFETY: context and name are valid. A null key stands for a missing one opened to read.
+        let raw = unsafe { api!(RedisModule_OpenKey)(context.raw(), name, mode as c_int).cast() };
+        Self { raw, name, context: PhantomData }
+    }
+
+    pub(super) const fn name(&self) -> *mut RedisModuleString {
+        self.name
+    }
+
+    /// What the key holds.
+    pub fn content(&self) -> Content {
+        if self.raw.is_null() {
+            return Content::Empty;
+        }
+        // SAFETY: the key is open; a value of our type is a handle.
+        unsafe {
+            match api!(RedisModule_KeyType)(self.raw) {
+                kind if kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int => Content::Empty,
+                kind if kind == raw::REDISMODULE_KEYTYPE_MODULE as c_int
+                    && api!(RedisModule_ModuleTypeGetType)(self.raw) == value::data_type() =>
+                {
+                    Content::Lock(value::to_handle(api!(RedisModule_ModuleTypeGetValue)(self.raw)))
+                }
+                _ => Content::Other,
+            }
+        }
+    }
+
+    /// Stores a lock here; false if the key is open for reading only.
+    pub fn store(&self, handle: Handle) -> bool {
+        // SAFETY: the key is open and the value is of the type it is said to be.
+        let status =
+            unsafe { api!(RedisModule_ModuleTypeSetValue)(self.raw, value::data_type(), value::from_handle(handle)) };
+        status == raw::REDISMODULE_OK as c_int
+    }
+
+    /// Deletes the key.
+    pub fn delete(&self) {
+        // SAFETY: the key is open.
+        unsafe { api!(RedisModule_DeleteKey)(self.raw) };
+    }
+
+    /// Whether the key has a time to live.
+    pub fn has_ttl(&self) -> bool {
+        // SAFETY: the key is open, or null, which the caller rules out by its content.
+        !self.raw.is_null() && unsafe { api!(RedisModule_GetExpire)(self.raw) } != i64::from(raw::REDISMODULE_NO_EXPIRE)
+    }
+
+    /// Takes the key's time to live away.
+    pub fn remove_ttl(&self) {
+        // SAFETY: the key is open for writing.
+        unsafe { api!(RedisModule_SetExpire)(self.raw, i64::from(raw::REDISMODULE_NO_EXPIRE)) };
+    }
+}

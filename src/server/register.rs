@@ -1,0 +1,181 @@
+//! Registers commands: each from its record, each behind one trampoline that catches unwinds and sees to it that
+//! exactly one reply is sent.
+
+use super::args::Args;
+use super::context::Context;
+use super::{api, edge};
+use crate::metadata::{Arg, ArgKind, KeyUse, Record};
+use redis_module::raw::{self, RedisModuleCommandArg, RedisModuleCtx, RedisModuleString};
+use std::ffi::{c_int, CString};
+use std::ptr::{null, null_mut};
+
+/// A command of the module.
+pub trait Command: 'static {
+    /// What it is.
+    const RECORD: &'static Record;
+    /// Runs it and replies.
+    fn run(context: &Context, args: Args<'_>);
+}
+
+/// The module's own ACL category.
+const CATEGORY: &str = "lock";
+
+const OK: c_int = raw::REDISMODULE_OK as c_int;
+
+/// Registers command `C`; an error names what the server refused.
+///
+/// # Safety
+/// `ctx` must be the context of OnLoad.
+pub(super) unsafe fn command<C: Command>(ctx: *mut RedisModuleCtx, own_category: bool) -> Result<(), String> {
+    let record = C::RECORD;
+    let refused = |what: &str| format!("the server refused {what} of {}", record.name);
+    let name = text(record.name);
+    let flags = text(record.flags);
+    // SAFETY: all pointers live through the calls; the server copies what it keeps. The key is argument 1 of each.
+    unsafe {
+        if api!(RedisModule_CreateCommand)(ctx, name.as_ptr(), Some(trampoline::<C>), flags.as_ptr(), 1, 1, 1) != OK {
+            return Err(refused("the registration"));
+        }
+        let command = api!(RedisModule_GetCommand)(ctx, name.as_ptr());
+        if command.is_null() || !describe(command, record) {
+            return Err(refused("the description"));
+        }
+        // Redis 7.0 has no ACL categories for modules: there a rule names the commands.
+        if let Some(set_categories) = raw::RedisModule_SetCommandACLCategories {
+            let mut names = record.categories.to_owned();
+            if own_category {
+                names = format!("{names} {CATEGORY}");
+            }
+            if set_categories(command, text(&names).as_ptr()) != OK {
+                return Err(refused("the ACL categories"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds the category `lock` where the server lets a module have one. Whether it did.
+///
+/// # Safety
+/// `ctx` must be the context of OnLoad.
+pub(super) unsafe fn own_category(ctx: *mut RedisModuleCtx) -> bool {
+    // SAFETY: context and name are valid.
+    unsafe { raw::RedisModule_AddACLCategory.is_some_and(|add| add(ctx, text(CATEGORY).as_ptr()) == OK) }
+}
+
+unsafe extern "C" fn trampoline<C: Command>(
+    ctx: *mut RedisModuleCtx,
+    argv: *mut *mut RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: the server keeps context and arguments valid while the command runs.
+    let (context, args) = unsafe { (Context::new(ctx), Args::new(argv, argc)) };
+    edge((), || C::run(&context, args));
+    if !context.has_replied() {
+        context.reply_error(c"ERR internal error, nothing is known to have changed: see the server's log");
+    }
+    OK
+}
+
+/// A C string; none of the texts of this module has a NUL in it.
+pub(super) fn text(text: &str) -> CString {
+    CString::new(text).unwrap_or_default()
+}
+
+/// # Safety
+/// `command` must be a command of this module that has no description yet.
+unsafe fn describe(command: *mut raw::RedisModuleCommand, record: &Record) -> bool {
+    let version = raw::RedisModuleCommandInfoVersion {
+        version: 1,
+        sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
+        sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
+        sizeof_arg: size_of::<RedisModuleCommandArg>(),
+    };
+    let mut strings = Strings::default();
+    // SAFETY: an all-zero key specification is the server's end of the list.
+    let mut specs = [key_spec(record.key), unsafe { std::mem::zeroed() }];
+    let mut arguments = arguments(record.args, &mut strings);
+    let info = raw::RedisModuleCommandInfo {
+        version: &raw const version,
+        summary: strings.keep(record.summary),
+        complexity: strings.keep(record.complexity),
+        since: strings.keep(record.since),
+        history: null_mut(),
+        tips: null(),
+        arity: record.arity,
+        key_specs: specs.as_mut_ptr(),
+        args: arguments.as_mut_ptr(),
+    };
+    // SAFETY: everything `info` points to lives to the end of this function; the server copies it.
+    unsafe { api!(RedisModule_SetCommandInfo)(command, &raw const info) == OK }
+}
+
+fn key_spec(key: KeyUse) -> raw::RedisModuleCommandKeySpec {
+    let flags = match key {
+        KeyUse::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
+        KeyUse::Set => raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE,
+        KeyUse::Remove => {
+            raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_DELETE
+        }
+    };
+    // SAFETY: all-zero is a valid value of this plain C struct; the fields that matter are set below.
+    let mut spec: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
+    spec.flags = u64::from(flags);
+    spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+    spec.bs.index = raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 };
+    spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+    spec.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 };
+    spec
+}
+
+/// Keeps C strings and argument lists alive while the server reads them.
+#[derive(Default)]
+struct Strings {
+    texts: Vec<CString>,
+    lists: Vec<Vec<RedisModuleCommandArg>>,
+}
+
+impl Strings {
+    fn keep(&mut self, string: &str) -> *const std::ffi::c_char {
+        let kept = text(string);
+        // The heap block does not move when the CString does.
+        let start = kept.as_ptr();
+        self.texts.push(kept);
+        start
+    }
+}
+
+fn arguments(args: &[Arg], strings: &mut Strings) -> Vec<RedisModuleCommandArg> {
+    let mut list: Vec<_> = args.iter().map(|arg| argument(arg, strings)).collect();
+    // SAFETY: an all-zero argument is the server's end of the list.
+    list.push(unsafe { std::mem::zeroed() });
+    list
+}
+
+fn argument(arg: &Arg, strings: &mut Strings) -> RedisModuleCommandArg {
+    let mut subargs = null_mut();
+    let kind = match arg.kind {
+        ArgKind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
+        ArgKind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+        ArgKind::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+        ArgKind::OneOf(choices) => {
+            let mut list = arguments(choices, strings);
+            subargs = list.as_mut_ptr();
+            strings.lists.push(list);
+            raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF
+        }
+    };
+    let flags = if arg.optional { raw::REDISMODULE_CMD_ARG_OPTIONAL } else { raw::REDISMODULE_CMD_ARG_NONE };
+    RedisModuleCommandArg {
+        name: strings.keep(arg.name),
+        type_: kind,
+        key_spec_index: if matches!(arg.kind, ArgKind::Key) { 0 } else { -1 },
+        token: arg.token.map_or(null(), |token| strings.keep(token)),
+        summary: null(),
+        since: null(),
+        flags: flags as c_int,
+        deprecated_since: null(),
+        subargs,
+        display_text: null(),
+    }
+}

@@ -1,0 +1,80 @@
+//! The one place that starts servers, talks to them and judges how they ended. A test starts a [`Server`], speaks
+//! through a [`Client`], waits with [`eventually`], and drops everything: what is left behind or crashed fails the
+//! test.
+
+// The harness is a vocabulary: not every word is used by every set of tests.
+#![allow(dead_code, unused_imports, unused_macros)]
+
+mod arg;
+mod builder;
+mod client;
+mod clock;
+mod cluster;
+mod crash;
+mod grant;
+mod info;
+mod kind;
+mod patience;
+pub mod payload;
+mod port;
+mod process;
+mod replication;
+mod reply;
+mod resp;
+mod scratch;
+mod server;
+
+pub use arg::Arg;
+pub use builder::Builder;
+pub use client::Client;
+pub use clock::{Clock, DAY_US, HOUR_US, SECOND_US, YEAR_US};
+pub use cluster::Cluster;
+pub use grant::{grant, Grant};
+pub use info::{info, info_int, Info};
+pub use kind::Kind;
+pub use patience::{eventually, timed, within_ms};
+pub use replication::wait_in_sync;
+pub use reply::Reply;
+pub use scratch::Scratch;
+pub use server::Server;
+
+pub(crate) use arg::{args, cmd, send};
+
+/// Runs each function once per supported server: `acquire::grants_five_elements::redis_7_0` and so on. Attributes
+/// such as `#[ignore = "..."]` and doc comments go to each of the four tests.
+macro_rules! on_every_server {
+    ($($(#[$attribute:meta])* fn $name:ident($kind:ident: $kind_type:ty) $body:block)+) => {
+        $(
+            mod $name {
+                use super::*;
+
+                fn check($kind: $kind_type) $body
+
+                #[test]
+                $(#[$attribute])*
+                fn redis_7_0() {
+                    check($crate::harness::Kind::Redis70);
+                }
+
+                #[test]
+                $(#[$attribute])*
+                fn redis_8_0() {
+                    check($crate::harness::Kind::Redis80);
+                }
+
+                #[test]
+                $(#[$attribute])*
+                fn valkey_8_1() {
+                    check($crate::harness::Kind::Valkey81);
+                }
+
+                #[test]
+                $(#[$attribute])*
+                fn valkey_9_1() {
+                    check($crate::harness::Kind::Valkey91);
+                }
+            }
+        )+
+    };
+}
+pub(crate) use on_every_server;
