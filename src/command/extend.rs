@@ -59,9 +59,8 @@ fn parse(args: Args<'_>) -> Result<Request<'_>, Failure> {
 }
 
 fn apply(context: &Context, args: Args<'_>, request: &Request<'_>) -> Result<(), Failure> {
-    let outcome = engine::write(context, args, |table, found, now| {
-        table.extend(found, request.token, request.lease, now.instant)
-    })?;
+    let outcome =
+        engine::write(context, args, |table, site, now| table.extend(site, request.token, request.lease, now))?;
     context.reply_int(match outcome {
         ExtendOutcome::Extended(left_ms) => left_ms as i64,
         ExtendOutcome::NotHeld => 0,

@@ -66,6 +66,31 @@ pub enum Failure {
         /// Its position.
         at: usize,
     },
+    /// BLOCK or POLL without TOKEN.
+    WaitWithoutToken,
+    /// A BLOCK or POLL that is no number, or out of range.
+    WaitOutOfRange {
+        /// Position of the number.
+        at: usize,
+        /// The option's name.
+        option: &'static str,
+        /// Smallest number.
+        min: i64,
+        /// Largest number.
+        max: i64,
+    },
+    /// The wait would never end.
+    Deadlock,
+    /// As many wait as `lock.max-waiters` allows.
+    TooManyWaiters,
+    /// The same token waits on a newer connection.
+    Superseded,
+    /// The key's slot is another node's now.
+    SlotGone,
+    /// The lock was granted, and gone again before the reply was written.
+    LostBeforeReply,
+    /// The wait ended while the server refuses writes; its own words.
+    Refused(Box<str>),
     /// No fence is left below 2^53.
     FencesUsedUp,
     /// The internal command, sent by a client.
@@ -104,6 +129,16 @@ impl Failure {
             Self::LeaseAboveMax { ms, max_ms } => format!("ERR lease of {ms} ms is above lock.max-ttl {max_ms}"),
             Self::Token { at } => format!("ERR token at argument {at} must have 1 to 128 bytes"),
             Self::Label { at } => format!("ERR label at argument {at} must have at most 128 bytes"),
+            Self::WaitWithoutToken => "ERR BLOCK and POLL need TOKEN token: sent again, it keeps its place".to_owned(),
+            Self::WaitOutOfRange { at, option, min, max } => {
+                format!("ERR {option} at argument {at} takes {min} to {max} ms")
+            }
+            Self::Deadlock => "DEADLOCK this wait would never end: release a lock of this token first".to_owned(),
+            Self::TooManyWaiters => "MAXWAITERS as many wait as lock.max-waiters allows: try again later".to_owned(),
+            Self::Superseded => "ERR superseded: this token waits on a newer connection".to_owned(),
+            Self::SlotGone => "TRYAGAIN the key's slot moves to another node: send the command again".to_owned(),
+            Self::LostBeforeReply => "TRYAGAIN the lock was granted and ended before this reply".to_owned(),
+            Self::Refused(reason) => reason.to_string(),
             Self::FencesUsedUp => "ERR all fences below 2^53 are used up".to_owned(),
             Self::Internal => {
                 "ERR this command is internal: only a primary or the append-only file sends it".to_owned()
@@ -133,6 +168,14 @@ mod tests {
             Failure::LeaseAboveMax { ms: 2, max_ms: 1 },
             Failure::Token { at: 3 },
             Failure::Label { at: 3 },
+            Failure::WaitWithoutToken,
+            Failure::WaitOutOfRange { at: 3, option: "POLL", min: 1, max: 2 },
+            Failure::Deadlock,
+            Failure::TooManyWaiters,
+            Failure::Superseded,
+            Failure::SlotGone,
+            Failure::LostBeforeReply,
+            Failure::Refused("NOREPLICAS not enough".into()),
             Failure::FencesUsedUp,
             Failure::Internal,
             Failure::Corrupt(Corrupt::Newer),

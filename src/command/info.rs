@@ -4,7 +4,7 @@
 
 use super::answer;
 use crate::core::lock::Lock;
-use crate::core::table::Table;
+use crate::core::table::{Site, Table};
 use crate::core::time::Instant;
 use crate::engine;
 use crate::metadata::{Arg, KeyUse, Record};
@@ -25,13 +25,23 @@ pub const RECORD: Record = Record {
     args: &[Arg::KEY],
 };
 
+/// How many holders and waiters are shown.
+const SHOWN_MAX: usize = 10;
+
 struct Picture {
     fence: u64,
     ttl_ms: u64,
     age_ms: u64,
     label: Vec<u8>,
     client: u64,
+    waiters: usize,
+    queue: Vec<Queued>,
     primary: bool,
+}
+
+struct Queued {
+    label: Vec<u8>,
+    waiting_ms: u64,
 }
 
 /// The command.
@@ -42,8 +52,8 @@ impl Command for LockInfo {
 
     fn run(context: &Context, args: Args<'_>) {
         answer(context, || {
-            let picture = engine::read(context, args, |table, found, now| {
-                table.look(found, now).map(|lock| Picture::of(table, lock, now))
+            let picture = engine::read(context, args, |table, site, now| {
+                table.look(site, now).map(|lock| Picture::of(table, lock, site, now))
             })?;
             match picture {
                 Some(picture) => picture.reply(context),
@@ -55,45 +65,60 @@ impl Command for LockInfo {
 }
 
 impl Picture {
-    fn of(table: &Table, lock: &Lock, now: Instant) -> Self {
+    fn of(table: &Table, lock: &Lock, site: Site<'_>, now: Instant) -> Self {
+        let waiters = table.lines().waiters(site.place).take(SHOWN_MAX);
+        let queue =
+            waiters.map(|(_, waiter)| Queued { label: waiter.label.to_vec(), waiting_ms: waiter.joined.ms_until(now) });
         Self {
             fence: lock.fence().get(),
             ttl_ms: table.ms_left(lock, now),
             age_ms: lock.granted().ms_until(now),
             label: lock.label().to_vec(),
             client: lock.client(),
+            waiters: table.lines().count(site.place),
+            queue: queue.collect(),
             primary: table.is_serving(),
         }
     }
 
     fn reply(&self, context: &Context) {
-        let number = |name: &str, value: u64| {
-            context.reply_bytes(name.as_bytes());
-            context.reply_int(i64::try_from(value).unwrap_or(i64::MAX));
-        };
-        let text = |name: &str, value: &[u8]| {
-            context.reply_bytes(name.as_bytes());
-            context.reply_bytes(value);
-        };
         context.reply_map(9);
-        text("mode", b"exclusive");
-        number("fence", self.fence);
-        number("ttl-ms", self.ttl_ms);
-        number("held", 1);
-        number("limit", 1);
+        text(context, "mode", MODE);
+        number(context, "fence", self.fence);
+        number(context, "ttl-ms", self.ttl_ms);
+        number(context, "held", 1);
+        number(context, "limit", 1);
         context.reply_bytes(b"holders");
         context.reply_array(1);
         context.reply_map(7);
-        text("label", &self.label);
-        number("fence", self.fence);
-        number("ttl-ms", self.ttl_ms);
-        number("age-ms", self.age_ms);
-        number("holds", 1);
-        number("ephemeral", 0);
-        number("client", self.client);
-        number("waiters", 0);
+        text(context, "label", &self.label);
+        number(context, "fence", self.fence);
+        number(context, "ttl-ms", self.ttl_ms);
+        number(context, "age-ms", self.age_ms);
+        number(context, "holds", 1);
+        number(context, "ephemeral", 0);
+        number(context, "client", self.client);
+        number(context, "waiters", self.waiters as u64);
         context.reply_bytes(b"queue");
-        context.reply_array(0);
-        text("role", if self.primary { b"primary" } else { b"replica" });
+        context.reply_array(self.queue.len());
+        for queued in &self.queue {
+            context.reply_map(3);
+            text(context, "label", &queued.label);
+            text(context, "mode", MODE);
+            number(context, "waiting-ms", queued.waiting_ms);
+        }
+        text(context, "role", if self.primary { b"primary" } else { b"replica" });
     }
+}
+
+const MODE: &[u8] = b"exclusive";
+
+fn number(context: &Context, name: &str, value: u64) {
+    context.reply_bytes(name.as_bytes());
+    context.reply_int(i64::try_from(value).unwrap_or(i64::MAX));
+}
+
+fn text(context: &Context, name: &str, value: &[u8]) {
+    context.reply_bytes(name.as_bytes());
+    context.reply_bytes(value);
 }

@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 use crate::core::name::{Label, Token};
-use crate::core::time::Lease;
+use crate::core::time::{Lease, LEASE_MS_MAX};
 use crate::engine::settings::{DEFAULT_TTL, MAX_TTL};
 use crate::server::args::Args;
 
@@ -39,6 +39,20 @@ impl Word<'_> {
     }
 }
 
+/// What to do while another token holds the lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Waiting {
+    /// Block the connection this long, or for ever.
+    Block { ms: Option<u64> },
+    /// Keep a place in line this long.
+    Poll { ms: u64 },
+}
+
+/// Longest wait of a BLOCK in ms: ten years, to stay far from overflow; 0 is for ever.
+const BLOCK_MS_MAX: i64 = LEASE_MS_MAX as i64;
+/// How long a POLL can keep a place, in ms: short enough that a place nobody wants any more is soon gone.
+const POLL_MS_MAX: i64 = 10_000;
+
 impl<'a> Options<'a> {
     /// Starts at the argument of this position.
     pub(super) const fn new(args: Args<'a>, first: usize) -> Self {
@@ -70,6 +84,27 @@ impl<'a> Options<'a> {
         let (value, at) = self.value(word, option)?;
         let number = integer(value).ok_or(Failure::LeaseNotInteger { at })?;
         once(lease, checked_lease(number.saturating_mul(unit_ms))?, word, "PX or EX")?;
+        Ok(true)
+    }
+}
+
+impl Options<'_> {
+    /// Reads `BLOCK ms` or `POLL ms` if the word is one of them. Whether it was.
+    pub(super) fn waiting(&mut self, word: Word<'_>, waiting: &mut Option<Waiting>) -> Result<bool, Failure> {
+        let (option, range) = match word {
+            word if word.is("BLOCK") => ("BLOCK", 0..=BLOCK_MS_MAX),
+            word if word.is("POLL") => ("POLL", 1..=POLL_MS_MAX),
+            _ => return Ok(false),
+        };
+        let (value, at) = self.value(word, option)?;
+        let ms = integer(value).filter(|ms| range.contains(ms));
+        let ms = ms.ok_or(Failure::WaitOutOfRange { at, option, min: *range.start(), max: *range.end() })?;
+        let ms = ms.unsigned_abs();
+        let wait = match option {
+            "BLOCK" => Waiting::Block { ms: (ms > 0).then_some(ms) },
+            _ => Waiting::Poll { ms },
+        };
+        once(waiting, wait, word, "BLOCK or POLL")?;
         Ok(true)
     }
 }

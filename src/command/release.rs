@@ -33,7 +33,7 @@ impl Command for LockRelease {
     fn run(context: &Context, args: Args<'_>) {
         answer(context, || {
             let token = options::token(required(args, 2)?, 2)?;
-            let outcome = engine::write(context, args, |table, found, now| table.release(found, token, now.instant))?;
+            let outcome = engine::write(context, args, |table, site, now| table.release(site, token, now))?;
             context.reply_int(match outcome {
                 ReleaseOutcome::Released => 1,
                 ReleaseOutcome::Free => 0,

@@ -17,6 +17,18 @@ pub struct Holder<'a> {
     pub label: Label<'a>,
 }
 
+/// What the holder knows of its hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// It was told that it holds the lock.
+    Told,
+    /// Its reply is on the way to a blocked connection. If that fails, the grant is taken back.
+    Untold,
+    /// It has to ask: its place was kept by polling. Its lease starts when it does; until then the end is that of its
+    /// poll.
+    Unfetched,
+}
+
 /// A held lock. Key, token and label stand in one allocation.
 #[derive(Clone)]
 pub struct Lock {
@@ -30,6 +42,7 @@ pub struct Lock {
     granted: Instant,
     client: u64,
     linked: bool,
+    delivery: Delivery,
 }
 
 impl Lock {
@@ -46,6 +59,7 @@ impl Lock {
             granted: now,
             client,
             linked: true,
+            delivery: Delivery::Told,
         }
     }
 
@@ -135,6 +149,16 @@ impl Lock {
     /// Notes the connection that acquired the lock.
     pub fn set_client(&mut self, client: u64) {
         self.client = client;
+    }
+
+    /// What the holder knows of its hold.
+    pub const fn delivery(&self) -> Delivery {
+        self.delivery
+    }
+
+    /// Notes what the holder knows of its hold.
+    pub fn set_delivery(&mut self, delivery: Delivery) {
+        self.delivery = delivery;
     }
 
     /// Whether the lock stands in the keyspace, as far as is known.

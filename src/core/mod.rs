@@ -5,6 +5,7 @@
 //! * [`fence`]: fencing numbers and the one counter that issues them
 //! * [`name`]: tokens, labels and the place (database and key) of a lock
 //! * [`lock`]: one held lock
+//! * [`line`]: who waits for which lock, in order
 //! * [`table`]: all held locks, and what the commands do to them
 //! * [`codec`]: the bytes of a lock in RDB, AOF and the replication stream
 
@@ -12,6 +13,7 @@
 
 pub mod codec;
 pub mod fence;
+pub mod line;
 pub mod lock;
 pub mod name;
 pub mod slab;

@@ -25,7 +25,12 @@ impl Instant {
 
     /// The instant at which a lease that starts now is over.
     pub const fn after(self, lease: Lease) -> Self {
-        Self(self.0.saturating_add(lease.ms() * MICROS_PER_MS))
+        self.after_ms(lease.ms())
+    }
+
+    /// The instant this many ms later.
+    pub const fn after_ms(self, ms: u64) -> Self {
+        Self(self.0.saturating_add(ms.saturating_mul(MICROS_PER_MS)))
     }
 
     /// Whole milliseconds from `self` to `later`, rounded down; 0 if `later` is not later.

@@ -1,6 +1,6 @@
 //! What the server tells the module outside commands: values loaded, saved and freed, role changes, events of keys.
 
-use super::{metrics, pump, saved, with};
+use super::{metrics, pump, saved, seats, with};
 use crate::core::fence::Fence;
 use crate::core::name::Place;
 use crate::core::slab::Handle;
@@ -49,7 +49,10 @@ pub fn start(context: &Context) {
 
 fn begin_serving(context: &Context) {
     if context.is_serving_primary() {
-        with(|state| state.table.begin_serving(clock::now()));
+        with(|state| {
+            state.table.begin_serving(clock::now());
+            state.table.stir(None);
+        });
         pump::arm(context, clock::instant());
     }
 }
@@ -87,7 +90,13 @@ impl Hooks for Engine {
     }
 
     fn unlinked(handle: Handle) {
-        with(|state| state.table.unlinked(handle));
+        let waited_for = with(|state| {
+            state.table.unlinked(handle);
+            state.table.is_stirred()
+        });
+        if waited_for {
+            pump::arm_at_once(&Context::detached());
+        }
     }
 
     fn memory_bytes(handle: Handle) -> usize {
@@ -122,7 +131,11 @@ impl Hooks for Engine {
         if primary {
             begin_serving(context);
         } else {
-            with(|state| state.table.stop_serving());
+            // The server has unblocked every connection by itself, before this.
+            with(|state| {
+                state.table.stop_serving();
+                state.table.drop_lines();
+            });
         }
     }
 
@@ -133,12 +146,27 @@ impl Hooks for Engine {
         }
     }
 
-    fn flushed(db: Option<i32>) {
+    fn flushed(context: &Context, db: Option<i32>) {
         with(|state| state.table.flushed(db));
+        pump::arm(context, clock::instant());
     }
 
-    fn swapped(first: i32, second: i32) {
+    fn swapped(context: &Context, first: i32, second: i32) {
         with(|state| state.table.swapped(first, second));
+        pump::arm(context, clock::instant());
+    }
+
+    fn abandoned(seat: u64) {
+        seats::abandoned(seat);
+    }
+
+    fn unblocked(context: &Context, seat: u64) {
+        seats::abandoned(seat);
+        context.reply_null_array();
+    }
+
+    fn answered(context: &Context, seat: u64) {
+        seats::answered(context, seat);
     }
 
     fn noticed(context: &Context, notice: Notice, place: Place<'_>) {

@@ -5,11 +5,14 @@ use crate::server::info::InfoWriter;
 
 /// Writes every line: the state first, then totals since the start.
 pub fn write(writer: &mut InfoWriter) {
-    let (held, fence, counts) =
-        with(|state| (state.table.held() as u64, state.table.fences().highest(), *state.table.counts()));
+    let (held, waiting, polling, fence, counts) = with(|state| {
+        let (table, lines) = (&state.table, state.table.lines());
+        (table.held(), lines.blocked(), lines.polled(), table.fences().highest(), *table.counts())
+    });
     for (name, value) in [
-        ("held", held),
-        ("waiting", 0),
+        ("held", held as u64),
+        ("waiting", waiting as u64),
+        ("polling", polling as u64),
         ("fence", fence),
         ("granted", counts.granted),
         ("repeated", counts.repeated),
@@ -18,6 +21,14 @@ pub fn write(writer: &mut InfoWriter) {
         ("leases_ended", counts.leases_ended),
         ("late_releases_free", counts.late_free),
         ("late_releases_taken", counts.late_taken),
+        ("waited", counts.waited),
+        ("waits_ended_empty", counts.waits_ended_empty),
+        ("handed_over", counts.handed_over),
+        ("withdrawn", counts.withdrawn),
+        ("deadlocks", counts.deadlocks),
+        ("grants_taken_back", counts.taken_back),
+        ("wait_ms_sum", counts.wait_ms_sum),
+        ("wait_ms_max", counts.wait_ms_max),
         ("expires_undone", counts.expires_undone),
         ("evictions_undone", counts.evictions_undone),
     ] {

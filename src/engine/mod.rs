@@ -1,7 +1,8 @@
 //! What stands between core and the server: the one table of locks, how a command reaches it, and how its effects are
 //! carried out. No borrow of the table is held while the server is called, since the server can call back.
 //!
-//! * [`pump`]: ends leases on time, puts evicted locks back, takes foreign EXPIREs back
+//! * [`pump`]: ends leases and waits on time, hands locks over, undoes evictions and foreign EXPIREs
+//! * [`seats`]: blocked connections and what they are to be told
 //! * [`hooks`]: loading, saving, role changes and keyspace events
 //! * [`label`], [`settings`], [`metrics`]: one small thing each
 
@@ -9,11 +10,12 @@ mod hooks;
 pub mod label;
 mod metrics;
 mod pump;
+pub mod seats;
 pub mod settings;
 
 use crate::core::codec;
 use crate::core::slab::Handle;
-use crate::core::table::{Effect, Ended, Table};
+use crate::core::table::{Effect, Ended, Site, Table};
 use crate::core::time::{Instant, Now};
 use crate::server::args::Args;
 use crate::server::cell::MainThread;
@@ -21,7 +23,6 @@ use crate::server::clock;
 use crate::server::context::Context;
 use crate::server::key::{Content, Key};
 use crate::server::value::SET_COMMAND;
-use std::ffi::CStr;
 
 pub use hooks::{start, Engine};
 
@@ -37,8 +38,12 @@ pub enum Denied {
 /// All there is: core's table, and what the pump still has to do.
 struct State {
     table: Table,
-    /// Keys of locks that somebody gave a time to live, by database.
-    expires: Vec<(i32, Box<[u8]>)>,
+    seats: seats::Seats,
+    agenda: pump::Agenda,
+    /// Grants nobody was told of.
+    take_backs: Vec<seats::TakeBack>,
+    /// Keys of locks that somebody gave a time to live.
+    expires: Vec<pump::Spot>,
     /// Whether keyspace notifications are subscribed.
     watching_keys: bool,
     /// The wall clock's lead over the monotonic clock when last looked at, in us.
@@ -51,6 +56,9 @@ fn with<R>(body: impl FnOnce(&mut State) -> R) -> R {
     STATE.with(|state| {
         body(state.get_or_insert_with(|| State {
             table: Table::default(),
+            seats: seats::Seats::default(),
+            agenda: pump::Agenda::default(),
+            take_backs: Vec::new(),
             expires: Vec::new(),
             watching_keys: false,
             wall_lead_micros: clock::wall_lead_micros(),
@@ -65,24 +73,24 @@ fn with<R>(body: impl FnOnce(&mut State) -> R) -> R {
 pub fn write<R>(
     context: &Context,
     args: Args<'_>,
-    ask: impl FnOnce(&mut Table, Option<Handle>, Now) -> R,
+    ask: impl FnOnce(&mut Table, Site<'_>, Now) -> R,
 ) -> Result<R, Denied> {
     hooks::bury();
     if !with(|state| state.table.is_serving()) {
         return Err(Denied::ReadOnly);
     }
     let key = context.open_arg(args, 1).ok_or(Denied::WrongType)?;
-    let mut found = lock_in(&key)?;
     let place = context.place(args.get(1).unwrap_or_default());
-    if let (None, Some(evicted)) = (found, with(|state| state.table.find_evicted(place))) {
-        found = pump::put_back(context, &key, evicted).then_some(evicted);
+    let mut lock = lock_in(&key)?;
+    if let (None, Some(evicted)) = (lock, with(|state| state.table.find_evicted(place))) {
+        lock = pump::put_back(context, &key, evicted).then_some(evicted);
     }
     let now = clock::now();
     let answer = with(|state| {
-        if let Some(handle) = found {
+        if let Some(handle) = lock {
             state.table.linked(handle, place);
         }
-        ask(&mut state.table, found, now)
+        ask(&mut state.table, Site { place, lock }, now)
     });
     carry_out(context, &key, true);
     pump::arm(context, now.instant);
@@ -96,16 +104,16 @@ pub fn write<R>(
 pub fn read<R>(
     context: &Context,
     args: Args<'_>,
-    ask: impl FnOnce(&Table, Option<Handle>, Instant) -> R,
+    ask: impl FnOnce(&mut Table, Site<'_>, Instant) -> R,
 ) -> Result<R, Denied> {
     hooks::bury();
     let key = context.read_arg(args, 1).ok_or(Denied::WrongType)?;
-    let found = lock_in(&key)?;
+    let lock = lock_in(&key)?;
     let place = context.place(args.get(1).unwrap_or_default());
     let now = clock::instant();
     Ok(with(|state| {
-        let found = found.or_else(|| state.table.find_evicted(place));
-        ask(&state.table, found, now)
+        let lock = lock.or_else(|| state.table.find_evicted(place));
+        ask(&mut state.table, Site { place, lock }, now)
     }))
 }
 
@@ -117,13 +125,13 @@ pub fn read<R>(
 pub fn follow<R>(
     context: &Context,
     args: Args<'_>,
-    change: impl FnOnce(&mut Table, Option<Handle>, Now) -> R,
+    change: impl FnOnce(&mut Table, Site<'_>, Now) -> R,
 ) -> Result<R, Denied> {
     hooks::bury();
     let key = context.open_arg(args, 1).ok_or(Denied::WrongType)?;
-    let found = lock_in(&key)?;
+    let site = Site { place: context.place(args.get(1).unwrap_or_default()), lock: lock_in(&key)? };
     let now = clock::now();
-    let answer = with(|state| change(&mut state.table, found, now));
+    let answer = with(|state| change(&mut state.table, site, now));
     carry_out(context, &key, false);
     context.replicate_verbatim();
     Ok(answer)
@@ -146,25 +154,20 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
                 hooks::watch_keys(context);
                 key.store(handle);
                 changed(context, key, replicate.then_some(handle));
-                context.notify(c"lock.acquired", key);
             }
             Effect::Changed(handle) => changed(context, key, replicate.then_some(handle)),
-            Effect::Removed(why) => {
+            Effect::Removed => {
                 key.delete();
                 if replicate {
                     context.replicate(c"DEL", key, None);
                 }
                 context.signal_modified(key);
-                context.notify(event_of(why), key);
             }
+            Effect::Acquired => context.notify(c"lock.acquired", key),
+            Effect::Ended(Ended::Released | Ended::TakenBack) => context.notify(c"lock.released", key),
+            Effect::Ended(Ended::LeaseEnded) => context.notify(c"lock.expired", key),
+            Effect::Answer(seat, answer) => seats::answer(seat, answer),
         }
-    }
-}
-
-const fn event_of(why: Ended) -> &'static CStr {
-    match why {
-        Ended::Released => c"lock.released",
-        Ended::LeaseEnded => c"lock.expired",
     }
 }
 

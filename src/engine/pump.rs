@@ -1,24 +1,55 @@
-//! The pump: one timer that does what no command is there to do. It ends leases on time, puts evicted locks back and
-//! takes foreign EXPIREs back. It writes only where the server would let a client write: not on a replica, not while
-//! loading, not during a pause, not in a slot of another node.
+//! The pump: one timer that does what no command is there to do. It ends leases and waits on time, hands locks over,
+//! takes undelivered grants back, puts evicted locks back and takes foreign EXPIREs back. It writes only where the
+//! server would let a client write: not on a replica, not while loading, not during a pause, not in a slot of another
+//! node; and a hand-over also obeys whatever else the server refuses writes for.
 
-use super::{carry_out, hooks, lock_in, with};
+use super::{carry_out, hooks, lock_in, seats, with};
+use crate::core::name::Place;
 use crate::core::slab::Handle;
+use crate::core::table::{Answer, Site};
 use crate::core::time::Instant;
 use crate::server::clock;
-use crate::server::context::Context;
-use crate::server::key::Key;
+use crate::server::context::{Context, Refusal};
+use crate::server::key::{Content, Key};
 use crate::server::timer;
 
-/// Leases ended in one run, so that a million of them ending at once cost no pause: a run stays well under 1 ms.
-const LEASES_A_RUN: usize = 256;
+/// Things done of each kind in one run, so that a million leases ending at once cost no pause: a run stays well under
+/// a few ms.
+const A_RUN: usize = 256;
 
 /// How soon the pump looks again while it must not write, in us. A pause has no end that a module is told of.
 const PAUSE_POLL_MICROS: u64 = 5_000;
 
-/// Sees to it that the pump runs when the next lease ends.
+/// How soon a hand-over that the server refused is tried again, in us.
+const RETRY_MICROS: u64 = 50_000;
+
+/// How often each line is looked at to see whether its slot left, in us: waiters are told within two seconds.
+const PATROL_MICROS: u64 = 1_000_000;
+
+/// A database and a key.
+pub(super) type Spot = (i32, Box<[u8]>);
+
+/// What the pump has to come back to.
+#[derive(Default)]
+pub(super) struct Agenda {
+    /// Hand-overs that the server refused.
+    refused: Vec<Spot>,
+    retry_at: Option<Instant>,
+    /// Lines whose slot is still to be looked at in this round.
+    patrol: Vec<Spot>,
+    patrol_at: Option<Instant>,
+}
+
+/// Sees to it that the pump runs when it has something to do next.
 pub fn arm(context: &Context, now: Instant) {
-    if let Some(at) = with(|state| state.table.next_deadline()) {
+    let at = with(|state| {
+        if state.table.is_stirred() || !state.take_backs.is_empty() {
+            return Some(now);
+        }
+        let agenda = &state.agenda;
+        [state.table.next_deadline(), agenda.retry_at, agenda.patrol_at].into_iter().flatten().min()
+    });
+    if let Some(at) = at {
         timer::arm::<hooks::Engine>(context, now, at);
     }
 }
@@ -29,6 +60,13 @@ pub fn arm_at_once(context: &Context) {
     timer::arm::<hooks::Engine>(context, now, now);
 }
 
+/// Sees to it that the slots of lines are looked at: somebody waits in a cluster.
+pub fn patrol_from(now: Instant) {
+    with(|state| {
+        state.agenda.patrol_at.get_or_insert(later(now, PATROL_MICROS));
+    });
+}
+
 /// One run.
 pub fn run(context: &Context) {
     hooks::bury();
@@ -37,39 +75,167 @@ pub fn run(context: &Context) {
     }
     let now = clock::instant();
     if context.must_not_write() {
-        let soon = Instant::from_micros(now.micros() + PAUSE_POLL_MICROS);
-        timer::arm::<hooks::Engine>(context, now, soon);
+        end_waits(context, now, false);
+        timer::arm::<hooks::Engine>(context, now, later(now, PAUSE_POLL_MICROS));
         return;
     }
     put_all_back(context);
     undo_expires(context);
-    for _ in 0..LEASES_A_RUN {
-        let Some(handle) = with(|state| state.table.next_due(now)) else { break };
-        end_lease(context, handle, now);
-    }
+    take_back(context);
+    end_leases(context, now);
+    serve_stirred(context, now);
+    end_waits(context, now, true);
+    patrol(context, now);
     arm(context, now);
 }
 
-fn end_lease(context: &Context, handle: Handle, now: Instant) {
-    let at_place = with_key_of(context, handle, |key| {
-        let here = lock_in(key) == Ok(Some(handle));
-        if here && context.is_cluster() && !context.owns(key) {
-            with(|state| state.table.hold_back(handle, now));
-        } else if here {
-            with(|state| state.table.settle(Some(handle), now));
-            carry_out(context, key, true);
+fn end_leases(context: &Context, now: Instant) {
+    for _ in 0..A_RUN {
+        let Some(handle) = with(|state| state.table.next_due(now)) else { break };
+        let Some(spot) = seats::place_of(handle) else { continue };
+        let here = with_key(context, &spot, |key| {
+            let here = key.content() == Content::Lock(handle);
+            if here {
+                attend(context, key, place(&spot));
+            }
+            here
+        });
+        if here != Some(true) {
+            // Flushed, and not freed yet.
+            with(|state| state.table.unlinked(handle));
         }
-        here
+    }
+}
+
+/// Brings the lock at a key up to date, as far as the server allows: ends a hold whose lease is over, gives a free lock
+/// to the next in line. The refusal, if there was one.
+fn attend(context: &Context, key: &Key<'_>, place: Place<'_>) -> Option<Refusal> {
+    let lock = match key.content() {
+        Content::Empty => None,
+        Content::Lock(handle) => Some(handle),
+        Content::Other => {
+            with(|state| state.table.end_waits(place, &Answer::NotALock));
+            carry_out(context, key, true);
+            return None;
+        }
+    };
+    let (site, now) = (Site { place, lock }, clock::now());
+    let hands_over = with(|state| state.table.would_hand_over(site, now.instant));
+    // Ending a lease alone asks no more than what lets the server itself expire a key.
+    let refusal = if hands_over || context.is_cluster() { context.refusal(key) } else { None };
+    match &refusal {
+        None => {
+            with(|state| state.table.settle(site, now));
+        }
+        Some(Refusal::NotOurs) => with(|state| {
+            state.table.end_waits(place, &Answer::SlotGone);
+            if let Some(handle) = lock {
+                state.table.hold_back(handle, now.instant);
+            }
+        }),
+        Some(Refusal::Other(_)) => with(|state| {
+            if let Some(handle) = lock {
+                state.table.park(handle);
+            }
+            state.agenda.refused.push(seats::owned(place));
+            state.agenda.retry_at = Some(later(now.instant, RETRY_MICROS));
+        }),
+    }
+    carry_out(context, key, true);
+    refusal
+}
+
+/// Looks at every place where something happened, or where a hand-over was refused a while ago.
+fn serve_stirred(context: &Context, now: Instant) {
+    let mut spots = with(|state| {
+        let mut spots = state.table.take_stirred();
+        if state.agenda.retry_at.is_some_and(|at| at <= now) {
+            state.agenda.retry_at = None;
+            spots.append(&mut state.agenda.refused);
+        }
+        spots
     });
-    if at_place != Some(true) {
-        // Flushed, and not freed yet.
-        with(|state| state.table.unlinked(handle));
+    let later = spots.split_off(spots.len().min(A_RUN));
+    for spot in spots {
+        with_key(context, &spot, |key| attend(context, key, place(&spot)));
+    }
+    with(|state| state.table.stir_again(later));
+}
+
+/// Ends the waits whose time is over. Where nothing may be written now, a free lock stays free meanwhile.
+fn end_waits(context: &Context, now: Instant, may_write: bool) {
+    for _ in 0..A_RUN {
+        let waiter = with(|state| {
+            let waiter = state.table.lines().next_over(now)?;
+            Some((waiter, seats::owned(state.table.lines().get(waiter)?.place())))
+        });
+        let Some((waiter, spot)) = waiter else { break };
+        let ended = with_key(context, &spot, |key| {
+            let refusal = if may_write { attend(context, key, place(&spot)) } else { None };
+            let site = Site { place: place(&spot), lock: lock_in(key).ok().flatten() };
+            with(|state| {
+                let first = state.table.lines().first(site.place) == Some(waiter);
+                let answer = match refusal {
+                    Some(Refusal::Other(text)) if first => Answer::Refused(text),
+                    None if first && state.table.would_hand_over(site, now) => Answer::Refused(PAUSED.into()),
+                    _ => Answer::Empty,
+                };
+                state.table.end_wait(waiter, answer);
+            });
+            carry_out(context, key, may_write);
+        });
+        if ended.is_none() {
+            with(|state| state.table.leave(waiter));
+        }
+    }
+}
+
+const PAUSED: &str = "TRYAGAIN the lock is free, but this server is paused";
+
+fn take_back(context: &Context) {
+    for order in with(|state| std::mem::take(&mut state.take_backs)) {
+        let Some(spot) = seats::place_of(order.lock) else { continue };
+        with_key(context, &spot, |key| {
+            if key.content() == Content::Lock(order.lock) {
+                let site = Site { place: place(&spot), lock: Some(order.lock) };
+                with(|state| state.table.take_back(site, order.fence, clock::now()));
+                carry_out(context, key, true);
+            }
+        });
+    }
+}
+
+/// In a cluster a slot can leave without any event for a key that is not there: each line is looked at in turn.
+fn patrol(context: &Context, now: Instant) {
+    let spots = with(|state| {
+        let agenda = &mut state.agenda;
+        if agenda.patrol_at.is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        if agenda.patrol.is_empty() {
+            agenda.patrol = state.table.lines().places(None).map(seats::owned).collect();
+        }
+        let rest = agenda.patrol.len().saturating_sub(A_RUN);
+        let spots = agenda.patrol.split_off(rest);
+        let pause = if rest == 0 { PATROL_MICROS } else { 0 };
+        agenda.patrol_at = (!spots.is_empty()).then(|| later(now, pause));
+        spots
+    });
+    for spot in spots {
+        with_key(context, &spot, |key| {
+            if context.refusal(key) == Some(Refusal::NotOurs) {
+                with(|state| state.table.end_waits(place(&spot), &Answer::SlotGone));
+                carry_out(context, key, true);
+            }
+        });
     }
 }
 
 fn put_all_back(context: &Context) {
     while let Some(handle) = with(|state| state.table.first_evicted()) {
-        with_key_of(context, handle, |key| put_back(context, key, handle));
+        if let Some(spot) = seats::place_of(handle) {
+            with_key(context, &spot, |key| put_back(context, key, handle));
+        }
         with(|state| state.table.give_up_if_evicted(handle));
     }
 }
@@ -85,23 +251,27 @@ pub fn put_back(context: &Context, key: &Key<'_>, handle: Handle) -> bool {
 }
 
 fn undo_expires(context: &Context) {
-    for (db, name) in with(|state| std::mem::take(&mut state.expires)) {
-        let name = context.string(&name);
-        let Some(key) = context.open(&name, db, true) else { continue };
-        if matches!(lock_in(&key), Ok(Some(_))) && key.has_ttl() {
-            key.remove_ttl();
-            context.replicate(c"PERSIST", &key, None);
-            with(|state| state.table.expire_undone());
-        }
+    for spot in with(|state| std::mem::take(&mut state.expires)) {
+        with_key(context, &spot, |key| {
+            if matches!(lock_in(key), Ok(Some(_))) && key.has_ttl() {
+                key.remove_ttl();
+                context.replicate(c"PERSIST", key, None);
+                with(|state| state.table.expire_undone());
+            }
+        });
     }
 }
 
-/// Opens the key where a lock was last seen.
-fn with_key_of<R>(context: &Context, handle: Handle, body: impl FnOnce(&Key<'_>) -> R) -> Option<R> {
-    let (db, name) = with(|state| {
-        let place = state.table.get(handle)?.place();
-        Some((place.db, context.string(place.key)))
-    })?;
-    let key = context.open(&name, db, true)?;
+fn with_key<R>(context: &Context, spot: &Spot, body: impl FnOnce(&Key<'_>) -> R) -> Option<R> {
+    let name = context.string(&spot.1);
+    let key = context.open(&name, spot.0, true)?;
     Some(body(&key))
+}
+
+fn place(spot: &Spot) -> Place<'_> {
+    Place { db: spot.0, key: &spot.1 }
+}
+
+const fn later(now: Instant, micros: u64) -> Instant {
+    Instant::from_micros(now.micros() + micros)
 }

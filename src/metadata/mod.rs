@@ -79,6 +79,17 @@ impl Arg {
         optional: true,
     };
 
+    /// What to do while another token holds the lock.
+    pub const WAIT: Self = Self {
+        name: "wait",
+        token: None,
+        kind: ArgKind::OneOf(&[
+            Self { name: "milliseconds", token: Some("BLOCK"), kind: ArgKind::Integer, optional: false },
+            Self { name: "milliseconds", token: Some("POLL"), kind: ArgKind::Integer, optional: false },
+        ]),
+        optional: true,
+    };
+
     /// An option with a value in bytes.
     pub const fn option(word: &'static str, name: &'static str) -> Self {
         Self { name, token: Some(word), kind: ArgKind::Text, optional: true }

@@ -8,12 +8,35 @@ use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_long, CStr};
 use std::net::{Ipv6Addr, SocketAddr};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// One call from the server into the module.
 pub struct Context {
     raw: *mut RedisModuleCtx,
     /// Whether a reply was begun: an error after a panic must not become a second one.
     replied: Cell<bool>,
+}
+
+static DETACHED: AtomicPtr<RedisModuleCtx> = AtomicPtr::new(null_mut());
+
+/// Why the server would refuse a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The key's slot is another node's, or on its way there.
+    NotOurs,
+    /// Anything else, in the server's own words.
+    Other(Box<str>),
+}
+
+impl Refusal {
+    fn from_text(text: &str) -> Self {
+        // The words of every server since Redis 7.0; there is no code for it.
+        if text.contains("non local key") {
+            return Self::NotOurs;
+        }
+        Self::Other(text.trim_start_matches('-').trim_end().into())
+    }
 }
 
 /// A server string that is freed with this value.
@@ -46,6 +69,18 @@ impl Context {
     /// `raw` must stay valid as long as this value lives.
     pub(super) const unsafe fn new(raw: *mut RedisModuleCtx) -> Self {
         Self { raw, replied: Cell::new(false) }
+    }
+
+    /// A context where the server gives none: made once, at load, and good for timers only.
+    pub fn detached() -> Self {
+        Self { raw: DETACHED.load(Ordering::Relaxed), replied: Cell::new(false) }
+    }
+
+    /// Makes the context for [`Context::detached`].
+    pub(super) fn detach(&self) {
+        // SAFETY: the context is that of OnLoad. The new one lives as long as the module, which cannot be unloaded.
+        let detached = unsafe { api!(RedisModule_GetDetachedThreadSafeContext)(self.raw) };
+        DETACHED.store(detached, Ordering::Relaxed);
     }
 
     pub(super) const fn raw(&self) -> *mut RedisModuleCtx {
@@ -162,18 +197,29 @@ impl Context {
         };
     }
 
-    /// Whether this node owns the slot of a key that exists. The server refuses to look at a key of another's.
-    pub fn owns(&self, key: &Key<'_>) -> bool {
-        // SAFETY: the format names the one server string that follows; the reply is freed once.
+    /// Whether the command may block its connection: not in MULTI, a script or another module's call.
+    pub fn may_block(&self) -> bool {
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING == 0
+    }
+
+    /// Why the server would refuse a client a write to this key now, in its own words; None if it would not. Asked with
+    /// a write that does nothing, since only the server knows all its reasons: MISCONF, NOREPLICAS, slots, READONLY.
+    pub fn refusal(&self, key: &Key<'_>) -> Option<Refusal> {
+        // SAFETY: the format names the one server string that follows; the reply is freed once, after its text is copied.
         unsafe {
-            let reply = api!(RedisModule_Call)(self.raw, c"EXISTS".as_ptr(), c"s".as_ptr(), key.name());
+            let reply = api!(RedisModule_Call)(self.raw, c"PERSIST".as_ptr(), c"SEs".as_ptr(), key.name());
             if reply.is_null() {
-                return false;
+                return Some(Refusal::Other("TRYAGAIN the server refuses writes".into()));
             }
-            let exists = api!(RedisModule_CallReplyType)(reply) == raw::REDISMODULE_REPLY_INTEGER as c_int
-                && api!(RedisModule_CallReplyInteger)(reply) > 0;
+            let error = api!(RedisModule_CallReplyType)(reply) == raw::REDISMODULE_REPLY_ERROR as c_int;
+            let refusal = error.then(|| {
+                let mut len = 0;
+                let text = api!(RedisModule_CallReplyStringPtr)(reply, &mut len);
+                let text = std::slice::from_raw_parts(text.cast::<u8>(), len);
+                Refusal::from_text(&String::from_utf8_lossy(text))
+            });
             api!(RedisModule_FreeCallReply)(reply);
-            exists
+            refusal
         }
     }
 
@@ -233,9 +279,20 @@ impl Context {
 
 /// Replies. Each command sends exactly one; the parts of an array or map belong to it.
 impl Context {
-    /// Whether a reply was begun.
-    pub fn has_replied(&self) -> bool {
+    fn has_replied(&self) -> bool {
         self.replied.get()
+    }
+
+    /// The reply comes later, from a callback of a blocked connection.
+    pub(super) fn leave_reply_to_later(&self) {
+        self.replied.set(true);
+    }
+
+    /// Replies with an error if nothing else was replied: something unwound.
+    pub(super) fn reply_if_none(&self) {
+        if !self.has_replied() {
+            self.reply_error(c"ERR internal error, nothing is known to have changed: see the server's log");
+        }
     }
 
     /// Replies with an error; the text begins with its code.

@@ -102,25 +102,27 @@ unsafe extern "C" fn loading<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleE
     });
 }
 
-unsafe extern "C" fn flush<H: Hooks>(_: *mut RedisModuleCtx, _: RedisModuleEvent, sub: u64, data: *mut c_void) {
+unsafe extern "C" fn flush<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, sub: u64, data: *mut c_void) {
     edge((), || {
         if sub != raw::REDISMODULE_SUBEVENT_FLUSHDB_END || data.is_null() {
             return;
         }
         // SAFETY: the server passes this struct with this event.
         let db = unsafe { (*data.cast::<raw::RedisModuleFlushInfo>()).dbnum };
-        H::flushed((db >= 0).then_some(db));
+        // SAFETY: the context is valid in this callback.
+        H::flushed(&unsafe { Context::new(ctx) }, (db >= 0).then_some(db));
     });
 }
 
-unsafe extern "C" fn swap<H: Hooks>(_: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, data: *mut c_void) {
+unsafe extern "C" fn swap<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, data: *mut c_void) {
     edge((), || {
         if data.is_null() {
             return;
         }
         // SAFETY: the server passes this struct with this event.
         let info = unsafe { &*data.cast::<raw::RedisModuleSwapDbInfo>() };
-        H::swapped(info.dbnum_first, info.dbnum_second);
+        // SAFETY: the context is valid in this callback.
+        H::swapped(&unsafe { Context::new(ctx) }, info.dbnum_first, info.dbnum_second);
     });
 }
 

@@ -3,6 +3,7 @@
 //!
 //! * [`start`]: OnLoad. [`register`]: commands. [`settings`]: configs. [`info`]: INFO sections
 //! * [`context`], [`args`], [`key`]: what a command works with
+//! * [`blocked`]: connections that wait for their reply
 //! * [`value`]: the data type. [`events`]: server events and keyspace notifications. [`timer`]: the pump
 //! * [`clock`], [`log`], [`cell`], [`alloc`]: one small thing each
 //!
@@ -13,6 +14,7 @@
 
 pub mod alloc;
 pub mod args;
+pub mod blocked;
 pub mod cell;
 pub mod clock;
 pub mod context;
@@ -54,14 +56,20 @@ pub trait Hooks: 'static {
     fn pump(context: &Context);
     /// The server's own cron ran, some ten times a second.
     fn cron(context: &Context);
+    /// A blocked connection closed, or was unblocked with an error: its wait is over without an answer.
+    fn abandoned(seat: u64);
+    /// CLIENT UNBLOCK ended a wait.
+    fn unblocked(context: &Context, seat: u64);
+    /// What was to be said to a blocked connection was said, or the connection was gone before it could be.
+    fn answered(context: &Context, seat: u64);
     /// This node became a primary, or a replica.
     fn role_changed(context: &Context, primary: bool);
     /// Loading of a data set began or ended.
     fn loading(context: &Context, what: Loading);
     /// A database (`None`: all of them) was flushed.
-    fn flushed(db: Option<i32>);
+    fn flushed(context: &Context, db: Option<i32>);
     /// Two databases changed places.
-    fn swapped(first: i32, second: i32);
+    fn swapped(context: &Context, first: i32, second: i32);
     /// Something happened to a key.
     fn noticed(context: &Context, notice: Notice, place: Place<'_>);
     /// INFO asks for this module's sections.

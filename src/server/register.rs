@@ -71,9 +71,7 @@ unsafe extern "C" fn trampoline<C: Command>(
     // SAFETY: the server keeps context and arguments valid while the command runs.
     let (context, args) = unsafe { (Context::new(ctx), Args::new(argv, argc)) };
     edge((), || C::run(&context, args));
-    if !context.has_replied() {
-        context.reply_error(c"ERR internal error, nothing is known to have changed: see the server's log");
-    }
+    context.reply_if_none();
     OK
 }
 

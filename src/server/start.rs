@@ -106,7 +106,9 @@ unsafe fn register_all<H: Hooks>(
         }
         events::subscribe::<H>(ctx)?;
         settings::register(ctx, module.settings)?;
-        (module.ready)(&Context::new(ctx));
+        let context = Context::new(ctx);
+        context.detach();
+        (module.ready)(&context);
     }
     Ok(())
 }
@@ -133,8 +135,9 @@ macro_rules! needed_functions {
 
 needed_functions!(
     RedisModule_AvoidReplicaTraffic,
+    RedisModule_BlockClient,
     RedisModule_Call,
-    RedisModule_CallReplyInteger,
+    RedisModule_CallReplyStringPtr,
     RedisModule_CallReplyType,
     RedisModule_CloseKey,
     RedisModule_CreateCommand,
@@ -146,6 +149,8 @@ needed_functions!(
     RedisModule_DigestEndSequence,
     RedisModule_EmitAOF,
     RedisModule_Free,
+    RedisModule_GetBlockedClientPrivateData,
+    RedisModule_GetBlockedClientHandle,
     RedisModule_FreeCallReply,
     RedisModule_FreeServerInfo,
     RedisModule_FreeString,
@@ -155,6 +160,7 @@ needed_functions!(
     RedisModule_GetContextFlags,
     RedisModule_GetContextFromIO,
     RedisModule_GetDbIdFromIO,
+    RedisModule_GetDetachedThreadSafeContext,
     RedisModule_GetExpire,
     RedisModule_GetKeyNameFromIO,
     RedisModule_GetSelectedDb,
@@ -188,6 +194,7 @@ needed_functions!(
     RedisModule_SelectDb,
     RedisModule_ServerInfoGetFieldC,
     RedisModule_SetCommandInfo,
+    RedisModule_SetDisconnectCallback,
     RedisModule_SetExpire,
     RedisModule_SetModuleOptions,
     RedisModule_SignalModifiedKey,
@@ -195,4 +202,5 @@ needed_functions!(
     RedisModule_StringPtrLen,
     RedisModule_SubscribeToKeyspaceEvents,
     RedisModule_SubscribeToServerEvent,
+    RedisModule_UnblockClient,
 );

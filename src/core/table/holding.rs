@@ -1,8 +1,9 @@
 //! Acquire, extend, release and check: the rules of holding a lock.
 
-use super::{Effect, Ended, Table};
+use super::waiting::{Limits, Wait};
+use super::{Effect, Ended, Site, Table};
 use crate::core::fence::Fence;
-use crate::core::lock::{Holder, Lock};
+use crate::core::lock::{Delivery, Holder, Lock};
 use crate::core::name::{Label, Place, Token};
 use crate::core::slab::Handle;
 use crate::core::time::{Instant, Lease, Now};
@@ -18,6 +19,10 @@ pub struct Acquire<'a> {
     pub label: Label<'a>,
     /// Id of the connection.
     pub client: u64,
+    /// What to do while another token holds the lock.
+    pub wait: Wait,
+    /// How many may wait.
+    pub limits: Limits,
 }
 
 /// The answer to [`Table::acquire`].
@@ -32,8 +37,14 @@ pub enum Acquired {
         /// Whether this call took the lock; not if the token had it already.
         new: bool,
     },
-    /// Another token holds the lock.
+    /// Another token holds the lock or is ahead in line. A poll keeps its place.
     Held,
+    /// The token waits in line and is answered at its seat.
+    Waits(Handle),
+    /// The wait would never end.
+    Deadlock,
+    /// As many wait as may.
+    TooMany,
     /// All fences are used up.
     NoFence,
 }
@@ -59,33 +70,42 @@ pub enum ExtendOutcome {
 }
 
 impl Table {
-    /// Takes the lock at `place` for the token, or repeats its grant.
-    pub fn acquire(&mut self, found: Option<Handle>, place: Place<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
-        let held = found.and_then(|handle| Some((handle, self.locks.get(handle)?)));
-        match held {
-            Some((handle, lock)) if lock.token() == request.token.bytes() && self.ms_left(lock, now.instant) > 0 => {
-                return self.repeat(handle, request, now);
-            }
-            Some((_, lock)) if lock.token() != request.token.bytes() && !self.is_over(lock, now.instant) => {
-                self.counts.refused += 1;
-                return Acquired::Held;
-            }
-            _ => {}
+    /// Takes the lock at `place` for the token, repeats its grant, or lets it wait.
+    pub fn acquire(&mut self, site: Site<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
+        let lock = self.give_up_lapsed(site, request.token, now);
+        let Some(handle) = self.settle(Site { lock, ..site }, now) else {
+            return self.grant(site.place, request, now);
+        };
+        let own = self.locks.get(handle).is_some_and(|lock| lock.token() == request.token.bytes());
+        if own {
+            return self.repeat(handle, request, now);
         }
-        self.grant(held.map(|(handle, _)| handle), place, request, now)
+        let answer = self.wait(handle, site.place, request, now.instant);
+        if answer == Acquired::Held {
+            self.counts.refused += 1;
+        }
+        answer
     }
 
-    fn grant(&mut self, lapsed: Option<Handle>, place: Place<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
+    /// A token that asks again in the last millisecond of its lease, when it counts as lapsed already, gives way to
+    /// whoever is next in line.
+    fn give_up_lapsed(&mut self, site: Site<'_>, token: Token<'_>, now: Now) -> Option<Handle> {
+        let handle = site.lock?;
+        let lock = self.locks.get(handle)?;
+        if lock.token() != token.bytes() || self.ms_left(lock, now.instant) > 0 {
+            return Some(handle);
+        }
+        self.pass_on(Some(handle), site.place, Some(Ended::LeaseEnded), now)
+    }
+
+    fn grant(&mut self, place: Place<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
         let Some(fence) = self.fences.issue(now.ticks) else {
             return Acquired::NoFence;
         };
-        if let Some(handle) = lapsed {
-            self.end_hold(handle, Ended::LeaseEnded);
-        }
-        let Acquire { token, lease, label, client } = *request;
+        let Acquire { token, lease, label, client, .. } = *request;
         let holder = Holder { token, fence, lease, label };
         let handle = self.insert(Lock::new(place, &holder, client, now.instant));
-        self.effects.push(Effect::Created(handle));
+        self.effects.extend([Effect::Created(handle), Effect::Acquired]);
         self.counts.granted += 1;
         Acquired::Granted { fence, ttl_ms: lease.ms(), new: true }
     }
@@ -94,7 +114,7 @@ impl Table {
         let Some(lock) = self.locks.get(handle) else {
             return Acquired::Held;
         };
-        let mut fence = lock.fence();
+        let (mut fence, new) = (lock.fence(), lock.delivery() != Delivery::Told);
         // An older node may have given the same number to another holder that was lost with it.
         let predates = self.serving.is_some_and(|serving| fence.get() <= serving.floor);
         if predates {
@@ -103,73 +123,63 @@ impl Table {
                 None => return Acquired::NoFence,
             }
         }
-        let extended = self.raise_lease(handle, request.lease, now.instant);
+        let changed = self.raise_lease(handle, request.lease, now.instant);
         self.update(handle, |lock| {
             lock.set_fence(fence);
             lock.set_client(request.client);
         });
-        if predates || extended {
+        if predates || changed {
             self.effects.push(Effect::Changed(handle));
         }
-        self.counts.repeated += 1;
-        let ttl_ms = self.locks.get(handle).map_or(0, |lock| self.ms_left(lock, now.instant));
-        Acquired::Granted { fence, ttl_ms, new: false }
+        self.counts.repeated += u64::from(!new);
+        Acquired::Granted { fence, ttl_ms: self.left_of(handle, now.instant), new }
     }
 
     /// Makes the token's lease at least this long from now, or its own length again. Never shorter, never a new hold.
-    pub fn extend(
-        &mut self,
-        found: Option<Handle>,
-        token: Token<'_>,
-        lease: Option<Lease>,
-        now: Instant,
-    ) -> ExtendOutcome {
-        let Some((handle, own)) = self.held_by(found, token, now) else {
-            self.settle(found, now);
+    pub fn extend(&mut self, site: Site<'_>, token: Token<'_>, lease: Option<Lease>, now: Now) -> ExtendOutcome {
+        let Some(handle) = self.held_by(site, token, now.instant) else {
+            self.settle(site, now);
             return ExtendOutcome::NotHeld;
         };
-        if self.raise_lease(handle, lease.unwrap_or(own), now) {
+        let own = self.locks.get(handle).map(Lock::lease);
+        if lease.or(own).is_some_and(|lease| self.raise_lease(handle, lease, now.instant)) {
             self.effects.push(Effect::Changed(handle));
         }
-        let left = self.locks.get(handle).map_or(0, |lock| self.ms_left(lock, now));
-        ExtendOutcome::Extended(left)
+        ExtendOutcome::Extended(self.left_of(handle, now.instant))
     }
 
-    /// Frees the lock if the token holds it.
-    pub fn release(&mut self, found: Option<Handle>, token: Token<'_>, now: Instant) -> ReleaseOutcome {
-        let Some((handle, lock)) = self.settle(found, now).and_then(|handle| Some((handle, self.locks.get(handle)?)))
-        else {
-            self.counts.late_free += 1;
-            return ReleaseOutcome::Free;
-        };
-        if lock.token() != token.bytes() {
-            self.counts.late_taken += 1;
-            return ReleaseOutcome::Taken;
+    /// Frees the lock if the token holds it, and ends its wait if it waits.
+    pub fn release(&mut self, site: Site<'_>, token: Token<'_>, now: Now) -> ReleaseOutcome {
+        let withdrawn = self.withdraw(site.place, token);
+        let held = self.settle(site, now).and_then(|handle| Some((handle, self.locks.get(handle)?)));
+        match held {
+            Some((handle, lock)) if lock.token() == token.bytes() => {
+                self.pass_on(Some(handle), site.place, Some(Ended::Released), now);
+                ReleaseOutcome::Released
+            }
+            Some(_) => {
+                self.counts.late_taken += u64::from(!withdrawn);
+                ReleaseOutcome::Taken
+            }
+            None => {
+                self.counts.late_free += u64::from(!withdrawn);
+                ReleaseOutcome::Free
+            }
         }
-        self.end_hold(handle, Ended::Released);
-        ReleaseOutcome::Released
     }
 
     /// Milliseconds left if the token holds the lock, else 0.
-    pub fn check(&self, found: Option<Handle>, token: Token<'_>, now: Instant) -> u64 {
-        let lock = found.and_then(|handle| self.locks.get(handle));
-        lock.filter(|lock| lock.token() == token.bytes()).map_or(0, |lock| self.ms_left(lock, now))
+    pub fn check(&mut self, site: Site<'_>, token: Token<'_>, now: Instant) -> u64 {
+        let Some(handle) = self.held_by(site, token, now) else { return 0 };
+        if let Some(lock) = self.locks.get_mut(handle).filter(|lock| lock.delivery() == Delivery::Untold) {
+            lock.set_delivery(Delivery::Told);
+        }
+        self.left_of(handle, now)
     }
 
     /// The lock that is held at this instant, for those who only look.
-    pub fn look(&self, found: Option<Handle>, now: Instant) -> Option<&Lock> {
-        found.and_then(|handle| self.locks.get(handle)).filter(|lock| self.ms_left(lock, now) > 0)
-    }
-
-    /// Ends the lock if its lease is over; otherwise gives it back.
-    pub fn settle(&mut self, found: Option<Handle>, now: Instant) -> Option<Handle> {
-        let handle = found?;
-        let lock = self.locks.get(handle)?;
-        if !self.is_over(lock, now) {
-            return Some(handle);
-        }
-        self.end_hold(handle, Ended::LeaseEnded);
-        None
+    pub fn look(&self, site: Site<'_>, now: Instant) -> Option<&Lock> {
+        site.lock.and_then(|handle| self.locks.get(handle)).filter(|lock| self.ms_left(lock, now) > 0)
     }
 
     /// The lease is over, but this node does not own the lock's slot: the lease starts anew.
@@ -177,33 +187,28 @@ impl Table {
         self.update(handle, |lock| lock.restart(lock.lease(), now));
     }
 
-    fn held_by(&self, found: Option<Handle>, token: Token<'_>, now: Instant) -> Option<(Handle, Lease)> {
-        let handle = found?;
-        let lock = self.locks.get(handle)?;
-        let holds = lock.token() == token.bytes() && self.ms_left(lock, now) > 0;
-        holds.then_some((handle, lock.lease()))
+    fn left_of(&self, handle: Handle, now: Instant) -> u64 {
+        self.locks.get(handle).map_or(0, |lock| self.ms_left(lock, now))
     }
 
-    /// Moves the end of the lease out; whether the saved form of the holder changed.
+    fn held_by(&self, site: Site<'_>, token: Token<'_>, now: Instant) -> Option<Handle> {
+        let lock = self.locks.get(site.lock?)?;
+        site.lock.filter(|_| lock.token() == token.bytes() && self.ms_left(lock, now) > 0)
+    }
+
+    /// Moves the end of the lease out, and starts the lease of a grant that was not fetched yet: whoever gets here is
+    /// told. Whether the saved form of the holder changed.
     fn raise_lease(&mut self, handle: Handle, lease: Lease, now: Instant) -> bool {
         let serving = self.serving;
         let mut changed = false;
         self.update(handle, |lock| {
             let end = serving.map_or(lock.end(), |serving| super::end(lock, serving));
-            if now.after(lease) > end {
+            if now.after(lease) > end || lock.delivery() == Delivery::Unfetched {
                 changed = lock.lease() != lease;
                 lock.restart(lease, now);
             }
+            lock.set_delivery(Delivery::Told);
         });
         changed
-    }
-
-    fn end_hold(&mut self, handle: Handle, why: Ended) {
-        self.remove(handle);
-        self.effects.push(Effect::Removed(why));
-        match why {
-            Ended::Released => self.counts.released += 1,
-            Ended::LeaseEnded => self.counts.leases_ended += 1,
-        }
     }
 }

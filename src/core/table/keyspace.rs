@@ -8,9 +8,12 @@ use crate::core::slab::Handle;
 impl Table {
     /// The server took this lock out of the keyspace: deleted, overwritten, or on its way to another key.
     pub fn unlinked(&mut self, handle: Handle) {
-        if let Some(lock) = self.locks.get_mut(handle) {
-            lock.set_linked(false);
-            self.deadlines.remove(&(lock.end(), handle));
+        self.set_linked(handle, false);
+        if let Some(lock) = self.locks.get(handle) {
+            let place = lock.place();
+            if self.lines.count(place) > 0 {
+                self.stirred.push((place.db, place.key.into()));
+            }
             self.unlinked = Some(handle);
         }
     }
@@ -19,9 +22,28 @@ impl Table {
     pub fn linked(&mut self, handle: Handle, place: Place<'_>) {
         if let Some(lock) = self.locks.get_mut(handle) {
             lock.set_place(place);
-            lock.set_linked(true);
-            self.deadlines.insert((lock.end(), handle));
         }
+        self.set_linked(handle, true);
+    }
+
+    /// Whether something happened where somebody waits.
+    pub fn is_stirred(&self) -> bool {
+        !self.stirred.is_empty()
+    }
+
+    /// Places where the next in line may have its turn.
+    pub fn take_stirred(&mut self) -> Vec<(i32, Box<[u8]>)> {
+        std::mem::take(&mut self.stirred)
+    }
+
+    /// Puts places back that were taken and not looked at.
+    pub fn stir_again(&mut self, places: Vec<(i32, Box<[u8]>)>) {
+        self.stirred.extend(places);
+    }
+
+    /// Something happened to every key of a database (`None`: of all).
+    pub fn stir(&mut self, db: Option<i32>) {
+        self.stirred.extend(self.lines.places(db).map(|place| (place.db, place.key.into())));
     }
 
     /// The server evicted the key at `place`, or let it expire by a TTL that is none of ours: if the lock there went
@@ -52,9 +74,8 @@ impl Table {
     /// The evicted lock stands in the keyspace again.
     pub fn put_back(&mut self, handle: Handle) {
         self.evicted.retain(|&other| other != handle);
-        if let Some(lock) = self.locks.get_mut(handle) {
-            lock.set_linked(true);
-            self.deadlines.insert((lock.end(), handle));
+        if self.locks.get(handle).is_some() {
+            self.set_linked(handle, true);
             self.counts.evictions_undone += 1;
         }
     }
@@ -87,6 +108,7 @@ impl Table {
         for handle in gone {
             self.give_up(handle);
         }
+        self.stir(db);
     }
 
     /// Two databases changed places.
@@ -99,5 +121,7 @@ impl Table {
                 lock.set_db(first);
             }
         }
+        self.stir(Some(first));
+        self.stir(Some(second));
     }
 }

@@ -3,30 +3,42 @@
 //!
 //! * this file: the table, its clock rules, and how locks come in and go out
 //! * [`holding`]: acquire, extend, release, check
+//! * [`waiting`]: joining a line, hand-over, the end of a wait
+//! * [`deadlock`]: whether a wait would never end
 //! * [`keyspace`]: what the server's own commands (RENAME, FLUSHALL, eviction) do to locks
 
+mod deadlock;
 mod holding;
 mod keyspace;
+mod waiting;
 
 use super::codec::{self, Corrupt};
 use super::fence::{Fence, Fences};
-use super::lock::Lock;
+use super::line::{Lines, Seat};
+use super::lock::{Delivery, Lock};
 use super::name::Place;
 use super::slab::{Handle, Slab};
 use super::time::{Instant, Now};
 use std::collections::BTreeSet;
 
 pub use holding::{Acquire, Acquired, ExtendOutcome, ReleaseOutcome};
+pub use waiting::{Answer, Limits, Wait};
 
-/// A change the keyspace, the replicas and the append-only file have to follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the caller has to carry out, in this order. All of it concerns the one key it asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// A lock was taken: store this handle at its key, tell the replicas.
     Created(Handle),
-    /// The holder's saved form changed: tell the replicas.
+    /// The holder, or its saved form, changed: tell the replicas.
     Changed(Handle),
     /// The lock is free again: delete its key, tell the replicas.
-    Removed(Ended),
+    Removed,
+    /// Publish that the lock was taken.
+    Acquired,
+    /// Publish that a hold ended.
+    Ended(Ended),
+    /// Answer a blocked connection.
+    Answer(Seat, Answer),
 }
 
 /// Why a lock became free.
@@ -36,6 +48,17 @@ pub enum Ended {
     Released,
     /// Its lease was over.
     LeaseEnded,
+    /// Its token never learned of it.
+    TakenBack,
+}
+
+/// Where a command acts: a key, and the lock that stands there.
+#[derive(Clone, Copy, Debug)]
+pub struct Site<'a> {
+    /// The key.
+    pub place: Place<'a>,
+    /// The lock that stands there, as the keyspace has it.
+    pub lock: Option<Handle>,
 }
 
 /// Since when this node is a serving primary.
@@ -81,6 +104,22 @@ pub struct Counts {
     pub late_free: u64,
     /// Releases of a lock that another token held.
     pub late_taken: u64,
+    /// Commands that joined a line.
+    pub waited: u64,
+    /// Waits that ended without the lock.
+    pub waits_ended_empty: u64,
+    /// Locks handed to the next in line.
+    pub handed_over: u64,
+    /// Waits withdrawn by a release.
+    pub withdrawn: u64,
+    /// Waits refused because they would never have ended.
+    pub deadlocks: u64,
+    /// Grants taken back because their token never learned of them.
+    pub taken_back: u64,
+    /// Time waited until a grant, summed up, in ms.
+    pub wait_ms_sum: u64,
+    /// Longest wait until a grant, in ms.
+    pub wait_ms_max: u64,
     /// EXPIREs on lock keys that were taken back.
     pub expires_undone: u64,
     /// Evicted locks that were put back.
@@ -91,8 +130,12 @@ pub struct Counts {
 #[derive(Default)]
 pub struct Table {
     locks: Slab<Lock>,
-    /// Every linked lock under the end of its lease.
+    /// Every linked lock under the end of its lease, but for those parked until they can be handed over.
     deadlines: BTreeSet<(Instant, Handle)>,
+    held: usize,
+    lines: Lines,
+    /// Places with a line where something happened: the next in line may have its turn.
+    stirred: Vec<(i32, Box<[u8]>)>,
     fences: Fences,
     serving: Option<Serving>,
     counts: Counts,
@@ -122,8 +165,13 @@ impl Table {
     }
 
     /// Number of locks in the keyspace.
-    pub fn held(&self) -> usize {
-        self.deadlines.len()
+    pub const fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Who waits for what.
+    pub const fn lines(&self) -> &Lines {
+        &self.lines
     }
 
     /// Number of locks known, the ones on their way out included.
@@ -170,10 +218,11 @@ impl Table {
         std::mem::take(&mut self.effects)
     }
 
-    /// When the next lease ends, or earlier: on a node that serves for less time than the lease.
+    /// When the next lease or wait ends, or earlier: on a node that serves for less time than the lease.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.serving?;
-        self.deadlines.first().map(|&(at, _)| at)
+        let lease_end = self.deadlines.first().map(|&(at, _)| at);
+        lease_end.into_iter().chain(self.lines.next_end()).min()
     }
 
     /// A lock whose lease is over; the caller opens its key and settles it, or forgets the lock if it is not there.
@@ -207,26 +256,34 @@ impl Table {
         Ok(self.insert(Lock::new(place, &holder, 0, now.instant)))
     }
 
+    /// Leaves a lock whose lease is over to the one who hands it over later: it is not due again.
+    pub fn park(&mut self, handle: Handle) {
+        if let Some(lock) = self.locks.get(handle) {
+            self.deadlines.remove(&(lock.end(), handle));
+        }
+    }
+
     /// Follows a change the primary made: an exclusive holder takes the place of whatever held the lock before.
     ///
     /// # Errors
     /// Bytes that are not a lock.
-    pub fn follow(&mut self, found: Option<Handle>, place: Place<'_>, bytes: &[u8], now: Now) -> Result<(), Corrupt> {
+    pub fn follow(&mut self, site: Site<'_>, bytes: &[u8], now: Now) -> Result<(), Corrupt> {
         let holder = codec::decode(bytes)?;
         self.fences.raise(holder.fence);
-        let same =
-            found.filter(|&handle| self.locks.get(handle).is_some_and(|lock| lock.token() == holder.token.bytes()));
-        let Some(handle) = same else {
-            let handle = self.insert(Lock::new(place, &holder, 0, now.instant));
-            self.effects.push(Effect::Created(handle));
-            return Ok(());
-        };
-        let mut lock = Lock::new(place, &holder, 0, now.instant);
-        if let Some(old) = self.locks.get(handle) {
-            lock.set_granted(old.granted());
+        let mut lock = Lock::new(site.place, &holder, 0, now.instant);
+        match site.lock.and_then(|handle| Some((handle, self.locks.get(handle)?))) {
+            Some((handle, old)) => {
+                if old.token() == lock.token() {
+                    lock.set_granted(old.granted());
+                }
+                self.replace(handle, lock);
+                self.effects.push(Effect::Changed(handle));
+            }
+            None => {
+                let handle = self.insert(lock);
+                self.effects.push(Effect::Created(handle));
+            }
         }
-        self.replace(handle, lock);
-        self.effects.push(Effect::Changed(handle));
         Ok(())
     }
 
@@ -246,20 +303,41 @@ impl Table {
         let end = lock.end();
         let handle = self.locks.insert(lock);
         self.deadlines.insert((end, handle));
+        self.held += 1;
         handle
     }
 
+    /// Puts another hold in a lock's stead.
     fn replace(&mut self, handle: Handle, lock: Lock) {
         let Some(entry) = self.locks.get_mut(handle) else { return };
         self.deadlines.remove(&(entry.end(), handle));
         self.deadlines.insert((lock.end(), handle));
+        self.held += usize::from(!entry.linked());
         *entry = lock;
     }
 
     fn remove(&mut self, handle: Handle) {
         if let Some(lock) = self.locks.remove(handle) {
             self.deadlines.remove(&(lock.end(), handle));
+            self.held -= usize::from(lock.linked());
         }
+    }
+
+    /// Notes that a lock went into the keyspace or out of it.
+    fn set_linked(&mut self, handle: Handle, linked: bool) {
+        let Some(lock) = self.locks.get_mut(handle) else { return };
+        match (lock.linked(), linked) {
+            (false, true) => {
+                self.deadlines.insert((lock.end(), handle));
+                self.held += 1;
+            }
+            (true, false) => {
+                self.deadlines.remove(&(lock.end(), handle));
+                self.held -= 1;
+            }
+            _ => {}
+        }
+        lock.set_linked(linked);
     }
 
     /// Changes a lock under its deadline.
@@ -274,7 +352,11 @@ impl Table {
     }
 }
 
-/// The end of a lease on a node that serves since `serving`: it counts from there at the earliest.
+/// The end of a lease on a node that serves since `serving`: it counts from there at the earliest. The time in which a
+/// polled grant has to be fetched is none of the lease.
 fn end(lock: &Lock, serving: Serving) -> Instant {
+    if lock.delivery() == Delivery::Unfetched && lock.granted() >= serving.since {
+        return lock.end();
+    }
     lock.end().max(serving.since.after(lock.lease()))
 }

@@ -1,0 +1,325 @@
+//! The lines in front of locks: who waits where, in order of arrival. Nothing here decides who gets a lock; it keeps
+//! the order and finds a waiter by place, by token or by the end of its wait, each without walking a line.
+
+use super::name::{Place, Token};
+use super::slab::{Handle, Slab};
+use super::time::{Instant, Lease};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// A blocked connection, by the number the engine gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Seat(pub u64);
+
+/// A token's place in a line.
+pub struct Waiter {
+    /// The lock's database.
+    pub db: i32,
+    /// The lock's key.
+    pub key: Box<[u8]>,
+    /// Who waits.
+    pub token: Box<[u8]>,
+    /// The label a grant gets.
+    pub label: Box<[u8]>,
+    /// The lease a grant gets.
+    pub lease: Lease,
+    /// Id of the connection that asked last.
+    pub client: u64,
+    /// The connection that is blocked until there is an answer; none if the token polls.
+    pub seat: Option<Seat>,
+    /// When the token joined the line.
+    pub joined: Instant,
+    /// When the command came in that is to be answered.
+    pub asked: Instant,
+    /// When the wait ends by itself; a poll's place is lost then.
+    pub until: Option<Instant>,
+    order: u64,
+}
+
+impl Waiter {
+    /// A waiter that has not joined a line yet.
+    pub fn new(place: Place<'_>, token: Token<'_>, label: &[u8], lease: Lease, now: Instant) -> Self {
+        Self {
+            db: place.db,
+            key: place.key.into(),
+            token: token.bytes().into(),
+            label: label.into(),
+            lease,
+            client: 0,
+            seat: None,
+            joined: now,
+            asked: now,
+            until: None,
+            order: 0,
+        }
+    }
+
+    /// The place of the lock.
+    pub fn place(&self) -> Place<'_> {
+        Place { db: self.db, key: &self.key }
+    }
+
+    /// Rank in the order of arrival, over all lines.
+    pub const fn order(&self) -> u64 {
+        self.order
+    }
+}
+
+/// The waiters of one lock.
+#[derive(Default)]
+struct Line {
+    waiters: BTreeMap<u64, Handle>,
+    /// The lock they wait for, when last seen.
+    lock: Option<Handle>,
+    /// How many of them belong to a token that waits elsewhere too: only these can be part of a longer cycle.
+    entangled: usize,
+}
+
+/// Every line of a server.
+#[derive(Default)]
+pub struct Lines {
+    waiters: Slab<Waiter>,
+    lines: BTreeMap<i32, HashMap<Box<[u8]>, Line>>,
+    by_token: HashMap<Box<[u8]>, Vec<Handle>>,
+    ends: BTreeSet<(Instant, Handle)>,
+    next_order: u64,
+    blocked: usize,
+}
+
+impl Lines {
+    /// Whether nobody waits anywhere.
+    pub const fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// How many connections are blocked.
+    pub const fn blocked(&self) -> usize {
+        self.blocked
+    }
+
+    /// How many places are kept for tokens that poll.
+    pub const fn polled(&self) -> usize {
+        self.waiters.len() - self.blocked
+    }
+
+    /// The waiter with this handle.
+    pub fn get(&self, waiter: Handle) -> Option<&Waiter> {
+        self.waiters.get(waiter)
+    }
+
+    /// Puts a waiter at the end of its lock's line.
+    pub fn join(&mut self, mut waiter: Waiter) -> Handle {
+        self.next_order += 1;
+        let order = self.next_order;
+        waiter.order = order;
+        let (db, key, token) = (waiter.db, waiter.key.clone(), waiter.token.clone());
+        let (until, blocks) = (waiter.until, waiter.seat.is_some());
+        let handle = self.waiters.insert(waiter);
+        self.blocked += usize::from(blocks);
+        if let Some(until) = until {
+            self.ends.insert((until, handle));
+        }
+        self.lines.entry(db).or_default().entry(key).or_default().waiters.insert(order, handle);
+        let waits = self.by_token.entry(token).or_default();
+        waits.push(handle);
+        let entangled = match waits.as_slice() {
+            [_] => Vec::new(),
+            [first, second] => vec![*first, *second],
+            _ => vec![handle],
+        };
+        for waiter in entangled {
+            self.entangle(waiter, true);
+        }
+        handle
+    }
+
+    /// Takes a waiter out of its line.
+    pub fn leave(&mut self, handle: Handle) -> Option<Waiter> {
+        let waits = self.by_token.get(&self.waiters.get(handle)?.token).cloned().unwrap_or_default();
+        if waits.len() > 1 {
+            self.entangle(handle, false);
+            if let [first, second] = waits.as_slice() {
+                self.entangle(if *first == handle { *second } else { *first }, false);
+            }
+        }
+        let waiter = self.waiters.remove(handle)?;
+        self.blocked -= usize::from(waiter.seat.is_some());
+        if let Some(until) = waiter.until {
+            self.ends.remove(&(until, handle));
+        }
+        if let Entry::Occupied(mut waits) = self.by_token.entry(waiter.token.clone()) {
+            waits.get_mut().retain(|&other| other != handle);
+            if waits.get().is_empty() {
+                waits.remove();
+            }
+        }
+        self.leave_line(&waiter);
+        Some(waiter)
+    }
+
+    /// The same token asked again: it keeps its place and is answered where it asked last. Gives back the connection
+    /// that was blocked before.
+    pub fn take_over(&mut self, handle: Handle, change: impl FnOnce(&mut Waiter)) -> Option<Seat> {
+        let waiter = self.waiters.get_mut(handle)?;
+        let (seat, until) = (waiter.seat, waiter.until);
+        change(waiter);
+        let (new_seat, new_until) = (waiter.seat, waiter.until);
+        self.blocked += usize::from(new_seat.is_some());
+        self.blocked -= usize::from(seat.is_some());
+        if let Some(until) = until {
+            self.ends.remove(&(until, handle));
+        }
+        if let Some(until) = new_until {
+            self.ends.insert((until, handle));
+        }
+        seat
+    }
+
+    /// The waiter whose turn is next.
+    pub fn first(&self, place: Place<'_>) -> Option<Handle> {
+        self.line(place)?.waiters.first_key_value().map(|(_, &waiter)| waiter)
+    }
+
+    /// The token's place in a line.
+    pub fn find(&self, place: Place<'_>, token: &[u8]) -> Option<Handle> {
+        let mut waits = self.waits_of(token).iter().copied();
+        waits.find(|&waiter| self.waiters.get(waiter).is_some_and(|waiter| waiter.place() == place))
+    }
+
+    /// Everywhere the token waits.
+    pub fn waits_of(&self, token: &[u8]) -> &[Handle] {
+        self.by_token.get(token).map_or(&[], Vec::as_slice)
+    }
+
+    /// How many wait for a lock.
+    pub fn count(&self, place: Place<'_>) -> usize {
+        self.line(place).map_or(0, |line| line.waiters.len())
+    }
+
+    /// The waiters of a lock, the next one first.
+    pub fn waiters(&self, place: Place<'_>) -> impl Iterator<Item = (Handle, &Waiter)> {
+        let line = self.line(place).into_iter().flat_map(|line| line.waiters.values());
+        line.filter_map(|&handle| Some((handle, self.waiters.get(handle)?)))
+    }
+
+    /// The waiters of a lock whose tokens wait elsewhere too and that came before `order`.
+    pub fn entangled_before(&self, place: Place<'_>, order: u64) -> Vec<Handle> {
+        let Some(line) = self.line(place).filter(|line| line.entangled > 0) else { return Vec::new() };
+        let ahead = line.waiters.range(..order).map(|(_, &waiter)| waiter);
+        ahead.filter(|&waiter| self.is_entangled(waiter)).collect()
+    }
+
+    /// Notes which lock stands at a place, if anybody waits there.
+    pub fn set_lock(&mut self, place: Place<'_>, lock: Handle) {
+        if let Some(line) = self.lines.get_mut(&place.db).and_then(|lines| lines.get_mut(place.key)) {
+            line.lock = Some(lock);
+        }
+    }
+
+    /// The lock that stood at a place when last seen, if anybody waits there.
+    pub fn lock_at(&self, place: Place<'_>) -> Option<Handle> {
+        self.line(place)?.lock
+    }
+
+    /// When the next wait ends by itself.
+    pub fn next_end(&self) -> Option<Instant> {
+        self.ends.first().map(|&(at, _)| at)
+    }
+
+    /// A waiter whose wait is over.
+    pub fn next_over(&self, now: Instant) -> Option<Handle> {
+        self.ends.first().filter(|&&(at, _)| at <= now).map(|&(_, waiter)| waiter)
+    }
+
+    /// The places of every line, or of those in one database.
+    pub fn places(&self, db: Option<i32>) -> impl Iterator<Item = Place<'_>> {
+        let lines = self.lines.iter().filter(move |&(&here, _)| db.is_none_or(|db| db == here));
+        lines.flat_map(|(&db, lines)| lines.keys().map(move |key| Place { db, key }))
+    }
+
+    fn line(&self, place: Place<'_>) -> Option<&Line> {
+        self.lines.get(&place.db)?.get(place.key)
+    }
+
+    fn is_entangled(&self, waiter: Handle) -> bool {
+        self.waiters.get(waiter).is_some_and(|waiter| self.waits_of(&waiter.token).len() > 1)
+    }
+
+    fn entangle(&mut self, waiter: Handle, more: bool) {
+        let Some(waiter) = self.waiters.get(waiter) else { return };
+        if let Some(line) = self.lines.get_mut(&waiter.db).and_then(|lines| lines.get_mut(&waiter.key)) {
+            line.entangled = if more { line.entangled + 1 } else { line.entangled - 1 };
+        }
+    }
+
+    fn leave_line(&mut self, waiter: &Waiter) {
+        let Some(lines) = self.lines.get_mut(&waiter.db) else { return };
+        if let Some(line) = lines.get_mut(&waiter.key) {
+            line.waiters.remove(&waiter.order);
+            if line.waiters.is_empty() {
+                lines.remove(&waiter.key);
+            }
+        }
+        if lines.is_empty() {
+            self.lines.remove(&waiter.db);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn waiter(key: u8, token: u8) -> Waiter {
+        let place = Place { db: i32::from(key % 2), key: &[key] };
+        let lease = Lease::from_ms(1_000).unwrap();
+        Waiter::new(place, Token::new(&[token]).unwrap(), b"", lease, Instant::from_micros(0))
+    }
+
+    proptest! {
+        /// Against a plain list of (key, token) in order of arrival.
+        #[test]
+        fn keeps_order_and_counts(steps in proptest::collection::vec((0..3u8, 0..4u8, 0..4u8), 0..200)) {
+            let mut lines = Lines::default();
+            let mut model: Vec<(u8, u8, Handle)> = Vec::new();
+            for (action, key, token) in steps {
+                let known = model.iter().position(|&(k, t, _)| (k, t) == (key, token));
+                match (action, known) {
+                    (0, Some(at)) => {
+                        let (_, _, handle) = model.remove(at);
+                        prop_assert!(lines.leave(handle).is_some());
+                        prop_assert!(lines.leave(handle).is_none());
+                    }
+                    (_, None) => {
+                        let mut new = waiter(key, token);
+                        new.seat = (action == 1).then_some(Seat(1));
+                        new.until = Some(Instant::from_micros(u64::from(token)));
+                        model.push((key, token, lines.join(new)));
+                    }
+                    _ => {}
+                }
+                for key in 0..4u8 {
+                    let place = Place { db: i32::from(key % 2), key: &[key] };
+                    let expected: Vec<Handle> = model.iter().filter(|e| e.0 == key).map(|e| e.2).collect();
+                    let found: Vec<Handle> = lines.waiters(place).map(|(handle, _)| handle).collect();
+                    prop_assert_eq!(&found, &expected);
+                    prop_assert_eq!(lines.first(place), expected.first().copied());
+                    let entangled: Vec<Handle> = model.iter()
+                        .filter(|e| e.0 == key && model.iter().filter(|o| o.1 == e.1).count() > 1)
+                        .map(|e| e.2)
+                        .collect();
+                    prop_assert_eq!(lines.entangled_before(place, u64::MAX), entangled);
+                }
+                prop_assert_eq!(lines.blocked() + lines.polled(), model.len());
+                prop_assert_eq!(lines.next_end(), model.iter().map(|e| Instant::from_micros(u64::from(e.1))).min());
+                prop_assert_eq!(lines.places(None).count(), {
+                    let mut keys: Vec<u8> = model.iter().map(|e| e.0).collect();
+                    keys.sort_unstable();
+                    keys.dedup();
+                    keys.len()
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Blocked connections and what they are to be told. A grant is final only when its reply is written: until then it can
+//! be taken back, by an order that the pump carries out.
+
+use super::{hooks, pump, with};
+use crate::core::fence::Fence;
+use crate::core::line::Seat;
+use crate::core::name::Place;
+use crate::core::slab::Handle;
+use crate::core::table::Answer;
+use crate::server::args::Args;
+use crate::server::blocked;
+use crate::server::clock;
+use crate::server::context::Context;
+use crate::server::key::Content;
+use std::collections::BTreeMap;
+
+/// Seats that are taken.
+#[derive(Default)]
+pub(super) struct Seats {
+    /// Who waits there.
+    waiting: BTreeMap<u64, Handle>,
+    /// What is to be said there.
+    answers: BTreeMap<u64, Answer>,
+}
+
+/// A grant whose reply could not be delivered.
+pub(super) struct TakeBack {
+    pub(super) lock: Handle,
+    pub(super) fence: Fence,
+}
+
+/// A number for a connection that will be blocked if it has to wait.
+pub fn reserve() -> Seat {
+    Seat(blocked::reserve())
+}
+
+/// Blocks the connection that sent the running command: its token waits in line.
+pub fn sit<C: blocked::Answers>(context: &Context, seat: Seat, waiter: Handle) {
+    with(|state| state.seats.waiting.insert(seat.0, waiter));
+    blocked::block::<hooks::Engine, C>(context, seat.0);
+    if context.is_cluster() {
+        let now = clock::instant();
+        pump::patrol_from(now);
+        pump::arm(context, now);
+    }
+}
+
+/// Has the connection told this at the end of the turn.
+pub(super) fn answer(seat: Seat, answer: Answer) {
+    with(|state| {
+        state.seats.waiting.remove(&seat.0);
+        state.seats.answers.insert(seat.0, answer);
+    });
+    blocked::unblock(seat.0);
+}
+
+/// What the connection at this seat is to be told, as its reply is written. A grant counts from here on; one that does
+/// not hold any more is `None`.
+pub fn take_answer(context: &Context, args: Args<'_>, token: &[u8], seat: u64) -> Option<Answer> {
+    let answer = with(|state| state.seats.answers.get(&seat).cloned())?;
+    if let Answer::Granted { lock, fence, .. } = answer {
+        let place = context.place(args.get(1)?);
+        // The table can be behind the keyspace: FLUSHALL tells nobody which values it dropped.
+        let stands = context.read_arg(args, 1).is_some_and(|key| key.content() == Content::Lock(lock));
+        let now = clock::instant();
+        if !stands || !with(|state| state.table.deliver(lock, place, token, fence, now)) {
+            return None;
+        }
+    }
+    with(|state| state.seats.answers.remove(&seat))
+}
+
+/// The reply was written, or could not be: a grant nobody was told of is to be taken back.
+pub(super) fn answered(context: &Context, seat: u64) {
+    let undelivered = with(|state| match state.seats.answers.remove(&seat) {
+        Some(Answer::Granted { lock, fence, .. }) => {
+            state.take_backs.push(TakeBack { lock, fence });
+            true
+        }
+        _ => false,
+    });
+    if undelivered {
+        pump::arm_at_once(context);
+    }
+}
+
+/// The connection left: its token waits no longer.
+pub(super) fn abandoned(seat: u64) {
+    with(|state| {
+        if let Some(waiter) = state.seats.waiting.remove(&seat) {
+            state.table.leave(waiter);
+        }
+    });
+}
+
+/// Where a lock was last seen.
+pub(super) fn place_of(lock: Handle) -> Option<(i32, Box<[u8]>)> {
+    with(|state| state.table.get(lock).map(|lock| owned(lock.place())))
+}
+
+pub(super) fn owned(place: Place<'_>) -> (i32, Box<[u8]>) {
+    (place.db, place.key.into())
+}

@@ -1,0 +1,136 @@
+//! Connections that wait for their reply. A seat is a number for one of them; it never names two. The server's own
+//! timeout is never used: on Redis 7.0 and 7.2 an answer and a timeout in the same turn of the event loop hang the
+//! client or crash the server.
+
+use super::args::Args;
+use super::cell::MainThread;
+use super::context::Context;
+use super::register::Command;
+use super::{api, edge, Hooks};
+use redis_module::raw::{self, RedisModuleBlockedClient, RedisModuleCtx, RedisModuleString};
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+
+/// A command that can block its connection.
+pub trait Answers: Command {
+    /// Replies to a connection that was blocked by this command.
+    fn answer(context: &Context, args: Args<'_>, seat: u64);
+}
+
+struct Seats {
+    last: u64,
+    clients: BTreeMap<u64, usize>,
+    numbers: BTreeMap<usize, u64>,
+}
+
+static SEATS: MainThread<Seats> =
+    MainThread::new(Seats { last: 0, clients: BTreeMap::new(), numbers: BTreeMap::new() });
+
+/// A number for a connection that is about to be blocked.
+pub fn reserve() -> u64 {
+    SEATS.with(|seats| {
+        seats.last += 1;
+        seats.last
+    })
+}
+
+/// Blocks the connection that sent the running command; the caller has made sure that it may.
+pub fn block<H: Hooks, C: Answers>(context: &Context, seat: u64) {
+    // Only there CLIENT UNBLOCK is safe: without a callback the server refuses it. Both servers brought this function
+    // in the version that has the fix.
+    // SAFETY: a missing function reads as None.
+    let unblock_is_safe = unsafe { (&raw const raw::RedisModule_ClusterKeySlot).read().is_some() };
+    let unblocked: raw::RedisModuleCmdFunc = if unblock_is_safe { Some(unblocked::<H>) } else { None };
+    // SAFETY: the context is that of a command whose connection may be blocked; 0 is no timeout.
+    let client = unsafe {
+        let client = api!(RedisModule_BlockClient)(context.raw(), Some(answer::<C>), unblocked, Some(answered::<H>), 0);
+        api!(RedisModule_SetDisconnectCallback)(client, Some(abandoned::<H>));
+        client
+    };
+    context.leave_reply_to_later();
+    SEATS.with(|seats| {
+        seats.clients.insert(seat, client as usize);
+        seats.numbers.insert(client as usize, seat);
+    });
+}
+
+/// Has the connection answered at the end of this turn of the event loop.
+pub fn unblock(seat: u64) {
+    let client = SEATS.with(|seats| {
+        let client = seats.clients.remove(&seat)?;
+        seats.numbers.remove(&client);
+        Some(client)
+    });
+    if let Some(client) = client {
+        release(client as *mut RedisModuleBlockedClient, seat);
+    }
+}
+
+/// Gives the blocked client back to the server. Without a seat no callback runs any more.
+fn release(client: *mut RedisModuleBlockedClient, seat: u64) {
+    // SAFETY: a client in `SEATS` was not given back yet, and is taken out before it is.
+    unsafe { api!(RedisModule_UnblockClient)(client, std::ptr::without_provenance_mut(seat as usize)) };
+}
+
+/// Takes the seat of a client that the server unblocked on its own.
+fn take(client: *mut RedisModuleBlockedClient) -> Option<u64> {
+    SEATS.with(|seats| {
+        let seat = seats.numbers.remove(&(client as usize))?;
+        seats.clients.remove(&seat);
+        Some(seat)
+    })
+}
+
+unsafe extern "C" fn answer<C: Answers>(
+    ctx: *mut RedisModuleCtx,
+    argv: *mut *mut RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: the server keeps context and arguments valid in this callback.
+    let (context, args) = unsafe { (Context::new(ctx), Args::new(argv, argc)) };
+    edge((), || {
+        // SAFETY: the context is that of a blocked client's reply.
+        let seat = unsafe { api!(RedisModule_GetBlockedClientPrivateData)(ctx) };
+        C::answer(&context, args, seat as usize as u64);
+    });
+    context.reply_if_none();
+    raw::REDISMODULE_OK as c_int
+}
+
+unsafe extern "C" fn unblocked<H: Hooks>(
+    ctx: *mut RedisModuleCtx,
+    _argv: *mut *mut RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    // SAFETY: the context is valid in this callback.
+    let context = unsafe { Context::new(ctx) };
+    edge((), || {
+        // SAFETY: the context is that of a blocked client.
+        let client = unsafe { api!(RedisModule_GetBlockedClientHandle)(ctx) };
+        if let Some(seat) = take(client) {
+            H::unblocked(&context, seat);
+            release(client, 0);
+        }
+    });
+    context.reply_if_none();
+    raw::REDISMODULE_OK as c_int
+}
+
+unsafe extern "C" fn abandoned<H: Hooks>(_ctx: *mut RedisModuleCtx, client: *mut RedisModuleBlockedClient) {
+    edge((), || {
+        // One that was unblocked already is heard of in `answered`.
+        if let Some(seat) = take(client) {
+            H::abandoned(seat);
+            release(client, 0);
+        }
+    });
+}
+
+unsafe extern "C" fn answered<H: Hooks>(ctx: *mut RedisModuleCtx, seat: *mut c_void) {
+    edge((), || {
+        if !seat.is_null() {
+            // SAFETY: the context is valid in this callback, though its client may be gone.
+            H::answered(&unsafe { Context::new(ctx) }, seat as usize as u64);
+        }
+    });
+}
