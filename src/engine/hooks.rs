@@ -182,6 +182,9 @@ impl Hooks for Engine {
         let name = context.string(place.key);
         let Some(key) = context.open(&name, place.db, false) else { return };
         let Content::Lock(handle) = key.content() else { return };
+        if notice == Notice::Arrived && context.is_cluster() && with(|state| state.table.is_serving()) {
+            pump::arrived(context, handle);
+        }
         let undo = with(|state| {
             state.table.linked(handle, place);
             let undo = key.has_ttl() && state.table.is_serving();

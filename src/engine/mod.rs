@@ -134,6 +134,12 @@ pub fn follow<R>(
     let answer = with(|state| change(&mut state.table, site, now));
     carry_out(context, &key, false);
     context.replicate_verbatim();
+    // On a primary this is a slot import.
+    if let Ok(Some(handle)) = lock_in(&key) {
+        if with(|state| state.table.is_serving()) {
+            pump::arrived(context, handle);
+        }
+    }
     Ok(answer)
 }
 

@@ -37,6 +37,10 @@ pub(super) struct Agenda {
     retry_at: Option<Instant>,
     /// Lines whose slot is still to be looked at in this round.
     patrol: Vec<Spot>,
+    /// Locks that came in from elsewhere, to be looked at once.
+    newcomers: Vec<Handle>,
+    /// Locks that came in for a slot this node does not own yet: their leases do not run.
+    arriving: Vec<Handle>,
     patrol_at: Option<Instant>,
 }
 
@@ -60,11 +64,18 @@ pub fn arm_at_once(context: &Context) {
     timer::arm::<hooks::Engine>(context, now, now);
 }
 
-/// Sees to it that the slots of lines are looked at: somebody waits in a cluster.
-pub fn patrol_from(now: Instant) {
+/// Sees to it that slots are looked at from now on: somebody waits in a cluster.
+pub fn patrol_from(context: &Context, now: Instant) {
     with(|state| {
         state.agenda.patrol_at.get_or_insert(later(now, PATROL_MICROS));
     });
+    arm(context, now);
+}
+
+/// A lock came in from elsewhere, in a cluster: its lease begins once this node owns the slot.
+pub fn arrived(context: &Context, handle: Handle) {
+    with(|state| state.agenda.newcomers.push(handle));
+    arm_at_once(context);
 }
 
 /// One run.
@@ -82,6 +93,7 @@ pub fn run(context: &Context) {
     put_all_back(context);
     undo_expires(context);
     take_back(context);
+    receive_newcomers(context, now);
     end_leases(context, now);
     serve_stirred(context, now);
     end_waits(context, now, true);
@@ -205,21 +217,20 @@ fn take_back(context: &Context) {
     }
 }
 
-/// In a cluster a slot can leave without any event for a key that is not there: each line is looked at in turn.
+/// In a cluster a slot can come or leave without any event for a module: each line, and each lock that came in for
+/// another's slot, is looked at in turn.
 fn patrol(context: &Context, now: Instant) {
+    let due = with(|state| state.agenda.patrol_at.is_some_and(|at| at <= now));
+    if !due {
+        return;
+    }
+    receive_arriving(context, now);
     let spots = with(|state| {
         let agenda = &mut state.agenda;
-        if agenda.patrol_at.is_none_or(|at| at > now) {
-            return Vec::new();
-        }
         if agenda.patrol.is_empty() {
             agenda.patrol = state.table.lines().places(None).map(seats::owned).collect();
         }
-        let rest = agenda.patrol.len().saturating_sub(A_RUN);
-        let spots = agenda.patrol.split_off(rest);
-        let pause = if rest == 0 { PATROL_MICROS } else { 0 };
-        agenda.patrol_at = (!spots.is_empty()).then(|| later(now, pause));
-        spots
+        agenda.patrol.split_off(agenda.patrol.len().saturating_sub(A_RUN))
     });
     for spot in spots {
         with_key(context, &spot, |key| {
@@ -229,6 +240,39 @@ fn patrol(context: &Context, now: Instant) {
             }
         });
     }
+    with(|state| {
+        let agenda = &mut state.agenda;
+        let idle = state.table.lines().is_empty() && agenda.arriving.is_empty();
+        let pause = if agenda.patrol.is_empty() { PATROL_MICROS } else { 0 };
+        agenda.patrol_at = (!idle).then(|| later(now, pause));
+    });
+}
+
+/// Looks at locks that came in from elsewhere: those of another node's slot wait for it.
+fn receive_newcomers(context: &Context, now: Instant) {
+    for handle in with(|state| std::mem::take(&mut state.agenda.newcomers)) {
+        if slot_is_missing(context, handle) {
+            with(|state| state.agenda.arriving.push(handle));
+            patrol_from(context, now);
+        }
+    }
+}
+
+fn receive_arriving(context: &Context, now: Instant) {
+    for handle in with(|state| std::mem::take(&mut state.agenda.arriving)) {
+        let missing = slot_is_missing(context, handle);
+        with(|state| {
+            state.table.hold_back(handle, now);
+            if missing {
+                state.agenda.arriving.push(handle);
+            }
+        });
+    }
+}
+
+fn slot_is_missing(context: &Context, handle: Handle) -> bool {
+    let spot = seats::place_of(handle);
+    spot.and_then(|spot| with_key(context, &spot, |key| context.refusal(key))).flatten() == Some(Refusal::NotOurs)
 }
 
 fn put_all_back(context: &Context) {

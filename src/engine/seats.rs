@@ -39,9 +39,7 @@ pub fn sit<C: blocked::Answers>(context: &Context, seat: Seat, waiter: Handle) {
     with(|state| state.seats.waiting.insert(seat.0, waiter));
     blocked::block::<hooks::Engine, C>(context, seat.0);
     if context.is_cluster() {
-        let now = clock::instant();
-        pump::patrol_from(now);
-        pump::arm(context, now);
+        pump::patrol_from(context, clock::instant());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::args::Args;
 use super::key::Key;
-use super::{api, args};
+use super::{api, args, valkey};
 use crate::core::name::Place;
 use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
 use std::cell::Cell;
@@ -99,9 +99,10 @@ impl Context {
         flags & raw::REDISMODULE_CTX_FLAGS_MASTER != 0 && flags & loading == 0
     }
 
-    /// Whether this command comes from the server's own primary or append-only file, not from a client.
+    /// Whether this command comes from the server's own primary, append-only file or slot import, not from a client.
     pub fn is_from_server(&self) -> bool {
-        self.flags() & (raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING) != 0
+        let own = raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING;
+        self.flags() & own != 0 || valkey::must_obey_client(self.raw)
     }
 
     /// Whether this node is part of a cluster.

@@ -5,6 +5,7 @@
 //! * [`context`], [`args`], [`key`]: what a command works with
 //! * [`blocked`]: connections that wait for their reply
 //! * [`value`]: the data type. [`events`]: server events and keyspace notifications. [`timer`]: the pump
+//! * `valkey`: what only Valkey has
 //! * [`clock`], [`log`], [`cell`], [`alloc`]: one small thing each
 //!
 //! Rules every file here keeps: an entry point from C catches unwinds ([`edge`]); a write happens only in a command or
@@ -26,6 +27,7 @@ pub mod register;
 pub mod settings;
 pub mod start;
 pub mod timer;
+mod valkey;
 pub mod value;
 
 use crate::core::name::Place;

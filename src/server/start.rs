@@ -5,7 +5,7 @@ use super::args::Args;
 use super::context::Context;
 use super::register::{self, Command};
 use super::settings::{self, Setting};
-use super::{api, events, info, log, value, Hooks};
+use super::{api, events, info, log, valkey, value, Hooks};
 use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
 use std::ffi::{c_int, CStr};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -89,10 +89,12 @@ unsafe fn register_all<H: Hooks>(
     }
     // SAFETY: the context is that of OnLoad; the arguments live through it.
     unsafe {
+        valkey::look_up(ctx);
+        let context = Context::new(ctx);
         // Signals are sent where a holder changed, not for every key opened to write. Read errors come back instead of
         // ending the process.
         let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
-        api!(RedisModule_SetModuleOptions)(ctx, options as c_int);
+        api!(RedisModule_SetModuleOptions)(ctx, (options | valkey::options(&context)) as c_int);
         let args = Args::new(argv, argc);
         let args: Vec<&[u8]> = (0..args.len()).filter_map(|position| args.get(position)).collect();
         settings::take_arguments(module.settings, &args)?;
@@ -106,7 +108,6 @@ unsafe fn register_all<H: Hooks>(
         }
         events::subscribe::<H>(ctx)?;
         settings::register(ctx, module.settings)?;
-        let context = Context::new(ctx);
         context.detach();
         (module.ready)(&context);
     }

@@ -182,7 +182,7 @@ impl Table {
         site.lock.and_then(|handle| self.locks.get(handle)).filter(|lock| self.ms_left(lock, now) > 0)
     }
 
-    /// The lease is over, but this node does not own the lock's slot: the lease starts anew.
+    /// This node does not own the lock's slot yet, or does so only now: the lease starts anew.
     pub fn hold_back(&mut self, handle: Handle, now: Instant) {
         self.update(handle, |lock| lock.restart(lock.lease(), now));
     }
