@@ -5,5 +5,10 @@
 // Tests assert by panicking, and only a process owner may send signals and ask for a parent-death signal.
 #![allow(unsafe_code, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
+mod docs;
 mod harness;
+mod label;
+mod markdown;
+mod readme;
 mod smoke;
+mod transcript;
