@@ -1,4 +1,5 @@
-//! `LOCK.ACQUIRE key [TOKEN token] [PX ms | EX s] [BLOCK ms | POLL ms] [LABEL text]`
+//! `LOCK.ACQUIRE key [TOKEN token] [PX ms | EX s] [BLOCK ms | POLL ms] [SHARED | LIMIT n] [HOLD id]
+//! [UPGRADE | DOWNGRADE] [EPHEMERAL] [MAXHOLD ms] [LABEL text]`
 //!
 //! Granted: an array of token, fence, ms left, ms waited, and 1 if this call took the lock or 0 if the token had it
 //! already. Null: another token holds the lock or is ahead in line. Sending the same token again repeats its grant and
@@ -6,10 +7,11 @@
 
 use super::answer;
 use super::failure::Failure;
-use super::options::{self, once, Options, Waiting};
-use crate::core::name::{Label, Token};
-use crate::core::table::{Acquire, Acquired, Answer, Wait};
-use crate::core::time::Lease;
+use super::options::{self, once, Options, Waiting, Word};
+use crate::core::hold::Mode;
+use crate::core::name::{HoldName, Label, Token};
+use crate::core::table::{Acquire, Acquired, Answer, Ask, Turn, Wait};
+use crate::core::time::{Lease, LEASE_MS_MAX};
 use crate::engine::{self, label, seats};
 use crate::metadata::{Arg, KeyUse, Record};
 use crate::server::args::Args;
@@ -29,15 +31,41 @@ pub const RECORD: Record = Record {
     flags: "write deny-oom blocking",
     categories: "write blocking",
     key: KeyUse::Set,
-    args: &[Arg::KEY, Arg::option("TOKEN", "token"), Arg::LEASE, Arg::WAIT, Arg::option("LABEL", "text")],
+    args: &[
+        Arg::KEY,
+        Arg::option("TOKEN", "token"),
+        Arg::LEASE,
+        Arg::WAIT,
+        Arg::MODE,
+        Arg::option("HOLD", "id"),
+        Arg::TURN,
+        Arg::flag("EPHEMERAL", "ephemeral"),
+        Arg::number("MAXHOLD", "milliseconds"),
+        Arg::option("LABEL", "text"),
+    ],
 };
 
 const HINT_FIRST: &str = "tokens are given as TOKEN token";
-const HINT: &str = "options are TOKEN token, PX ms, EX s, BLOCK ms, POLL ms and LABEL text";
+const HINT: &str =
+    "options are TOKEN, PX, EX, BLOCK, POLL, SHARED, LIMIT, HOLD, UPGRADE, DOWNGRADE, EPHEMERAL, MAXHOLD and LABEL";
+
+/// The options as they were given.
+#[derive(Default)]
+struct Given<'a> {
+    token: Option<Token<'a>>,
+    lease: Option<Lease>,
+    waiting: Option<Waiting>,
+    mode: Option<Mode>,
+    hold: Option<HoldName<'a>>,
+    turn: Option<Turn>,
+    ephemeral: Option<()>,
+    cap_ms: Option<u64>,
+    label: Option<Label<'a>>,
+}
 
 struct Request<'a> {
     token: Option<Token<'a>>,
-    lease: Lease,
+    ask: Ask<'a>,
     waiting: Option<Waiting>,
     label: Option<Label<'a>>,
 }
@@ -64,6 +92,7 @@ impl Answers for LockAcquire {
                 }
                 Answer::Empty => context.reply_null_array(),
                 Answer::Superseded => return Err(Failure::Superseded),
+                Answer::NotHeld => return Err(Failure::NotHeld),
                 Answer::NotALock => return Err(Failure::WrongType),
                 Answer::SlotGone => return Err(Failure::SlotGone),
                 Answer::Refused(reason) => return Err(Failure::Refused(reason)),
@@ -75,24 +104,81 @@ impl Answers for LockAcquire {
 }
 
 fn parse<'a>(args: Args<'a>) -> Result<Request<'a>, Failure> {
-    let (mut token, mut lease, mut waiting, mut label) = (None, None, None, None);
+    let mut given = Given::default();
     let mut options = Options::new(args, 2);
     while let Some(word) = options.next_word() {
-        if word.is("TOKEN") {
-            let (value, at) = options.value(word, "TOKEN")?;
-            once(&mut token, options::token(value, at)?, word, "TOKEN")?;
-        } else if word.is("LABEL") {
-            let (value, at) = options.value(word, "LABEL")?;
-            once(&mut label, options::label(value, at)?, word, "LABEL")?;
-        } else if !options.lease(word, &mut lease)? && !options.waiting(word, &mut waiting)? {
+        if !read_name(&mut options, word, &mut given)? && !read_kind(&mut options, word, &mut given)? {
             return Err(word.unknown(if word.at == 2 { HINT_FIRST } else { HINT }));
         }
     }
-    if waiting.is_some() && token.is_none() {
-        return Err(Failure::WaitWithoutToken);
+    given.checked()
+}
+
+/// Reads an option that says who, for how long and whether to wait. Whether it was one.
+fn read_name<'a>(options: &mut Options<'a>, word: Word<'a>, given: &mut Given<'a>) -> Result<bool, Failure> {
+    if word.is("TOKEN") {
+        let (value, at) = options.value(word, "TOKEN")?;
+        once(&mut given.token, options::token(value, at)?, word, "TOKEN")?;
+    } else if word.is("LABEL") {
+        let (value, at) = options.value(word, "LABEL")?;
+        once(&mut given.label, options::label(value, at)?, word, "LABEL")?;
+    } else if word.is("HOLD") {
+        let (value, at) = options.value(word, "HOLD")?;
+        once(&mut given.hold, options::hold_name(value, at)?, word, "HOLD")?;
+    } else {
+        return Ok(options.lease(word, &mut given.lease)? || options.waiting(word, &mut given.waiting)?);
     }
-    let lease = lease.map_or_else(options::default_lease, Ok)?;
-    Ok(Request { token, lease, waiting, label })
+    Ok(true)
+}
+
+/// Reads an option that says what kind of hold it is to be. Whether it was one.
+fn read_kind<'a>(options: &mut Options<'a>, word: Word<'a>, given: &mut Given<'a>) -> Result<bool, Failure> {
+    const MODES: &str = "SHARED or LIMIT";
+    const TURNS: &str = "UPGRADE or DOWNGRADE";
+    if word.is("SHARED") {
+        once(&mut given.mode, Mode::Shared(None), word, MODES)?;
+    } else if word.is("LIMIT") {
+        let limit = options.number(word, "LIMIT", 1, u64::from(u32::MAX))?;
+        once(&mut given.mode, Mode::Shared(u32::try_from(limit).ok()), word, MODES)?;
+    } else if word.is("UPGRADE") {
+        once(&mut given.turn, Turn::Upgrade, word, TURNS)?;
+    } else if word.is("DOWNGRADE") {
+        once(&mut given.turn, Turn::Downgrade, word, TURNS)?;
+    } else if word.is("EPHEMERAL") {
+        once(&mut given.ephemeral, (), word, "EPHEMERAL")?;
+    } else if word.is("MAXHOLD") {
+        once(&mut given.cap_ms, options.number(word, "MAXHOLD", 1, LEASE_MS_MAX)?, word, "MAXHOLD")?;
+    } else {
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+impl<'a> Given<'a> {
+    /// Checks what options mean together.
+    fn checked(self) -> Result<Request<'a>, Failure> {
+        if self.waiting.is_some() && self.token.is_none() {
+            return Err(Failure::WaitWithoutToken);
+        }
+        match (self.turn, self.mode) {
+            (Some(_), _) if self.token.is_none() => return Err(Failure::TurnWithoutToken),
+            (Some(Turn::Upgrade), Some(_)) => return Err(Failure::UpgradeToShared),
+            (Some(Turn::Downgrade), None) => return Err(Failure::DowngradeToExclusive),
+            _ => {}
+        }
+        if self.ephemeral.is_some() && matches!(self.waiting, Some(Waiting::Poll { .. })) {
+            return Err(Failure::EphemeralPoll);
+        }
+        let ask = Ask {
+            mode: self.mode.unwrap_or(Mode::Exclusive),
+            turn: self.turn.unwrap_or(Turn::No),
+            lease: self.lease.map_or_else(options::default_lease, Ok)?,
+            name: self.hold,
+            cap_ms: self.cap_ms,
+            ephemeral: self.ephemeral.is_some(),
+        };
+        Ok(Request { token: self.token, ask, waiting: self.waiting, label: self.label })
+    }
 }
 
 fn apply(context: &Context, args: Args<'_>, request: Request<'_>) -> Result<(), Failure> {
@@ -120,7 +206,12 @@ fn apply(context: &Context, args: Args<'_>, request: Request<'_>) -> Result<(), 
         Some(Waiting::Block { ms }) => Wait::Block(seats::reserve(), ms.map(|ms| clock::instant().after_ms(ms))),
         Some(Waiting::Poll { ms }) => Wait::Poll(clock::instant().after_ms(ms)),
     };
-    let wanted = Acquire { token, lease: request.lease, label, client, wait, limits: engine::settings::limits() };
+    if request.ask.ephemeral {
+        // Only a connection the server knows can close: a script or a module has none.
+        context.client_address(client).ok_or(Failure::EphemeralWithoutConnection)?;
+        engine::watch_clients(context);
+    }
+    let wanted = Acquire { token, ask: request.ask, label, client, wait, limits: engine::settings::limits() };
     let acquired = engine::write(context, args, |table, site, now| table.acquire(site, &wanted, now))?;
     match acquired {
         Acquired::Granted { fence, ttl_ms, new } => {
@@ -132,6 +223,9 @@ fn apply(context: &Context, args: Args<'_>, request: Request<'_>) -> Result<(), 
                 seats::sit::<LockAcquire>(context, seat, waiter);
             }
         }
+        Acquired::HeldShared => return Err(Failure::HeldShared),
+        Acquired::NotHeld => return Err(Failure::NotHeld),
+        Acquired::TooManyHolds => return Err(Failure::TooManyHolds),
         Acquired::Deadlock => return Err(Failure::Deadlock),
         Acquired::TooMany => return Err(Failure::TooManyWaiters),
         Acquired::NoFence => return Err(Failure::FencesUsedUp),

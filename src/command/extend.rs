@@ -1,11 +1,13 @@
-//! `LOCK.EXTEND key token [PX ms | EX s]`
+//! `LOCK.EXTEND key token [PX ms | EX s] [FENCE floor]`
 //!
 //! The ms left, or 0 if this token does not hold the lock. The lease becomes at least that long from now, without PX
-//! and EX its own length again; it never gets shorter, and a lease that lapsed stays lapsed.
+//! and EX its own length again; it never gets shorter, and a lease that lapsed stays lapsed. `FENCE floor` raises the
+//! fence to the floor if that is higher: a quorum client writes the highest of its servers' fences back.
 
 use super::failure::Failure;
-use super::options::{self, Options};
+use super::options::{self, once, Options};
 use super::{answer, required};
+use crate::core::fence::{Fence, FENCE_END};
 use crate::core::name::Token;
 use crate::core::table::ExtendOutcome;
 use crate::core::time::Lease;
@@ -25,14 +27,15 @@ pub const RECORD: Record = Record {
     flags: "write fast",
     categories: "write fast",
     key: KeyUse::Set,
-    args: &[Arg::KEY, Arg::TOKEN, Arg::LEASE],
+    args: &[Arg::KEY, Arg::TOKEN, Arg::LEASE, Arg::number("FENCE", "floor")],
 };
 
-const HINT: &str = "options are PX ms and EX s";
+const HINT: &str = "options are PX ms, EX s and FENCE floor";
 
 struct Request<'a> {
     token: Token<'a>,
     lease: Option<Lease>,
+    floor: Option<Fence>,
 }
 
 /// The command.
@@ -48,22 +51,27 @@ impl Command for LockExtend {
 
 fn parse(args: Args<'_>) -> Result<Request<'_>, Failure> {
     let token = options::token(required(args, 2)?, 2)?;
-    let mut lease = None;
+    let (mut lease, mut floor) = (None, None);
     let mut options = Options::new(args, 3);
     while let Some(word) = options.next_word() {
-        if !options.lease(word, &mut lease)? {
+        if word.is("FENCE") {
+            let number = options.number(word, "FENCE", 1, FENCE_END - 1)?;
+            once(&mut floor, Fence::new(number), word, "FENCE")?;
+        } else if !options.lease(word, &mut lease)? {
             return Err(word.unknown(HINT));
         }
     }
-    Ok(Request { token, lease })
+    Ok(Request { token, lease, floor: floor.flatten() })
 }
 
 fn apply(context: &Context, args: Args<'_>, request: &Request<'_>) -> Result<(), Failure> {
-    let outcome =
-        engine::write(context, args, |table, site, now| table.extend(site, request.token, request.lease, now))?;
+    let outcome = engine::write(context, args, |table, site, now| {
+        table.extend(site, request.token, request.lease, request.floor, now)
+    })?;
     context.reply_int(match outcome {
         ExtendOutcome::Extended(left_ms) => left_ms as i64,
         ExtendOutcome::NotHeld => 0,
+        ExtendOutcome::FloorAhead => return Err(Failure::FloorAhead),
     });
     Ok(())
 }

@@ -68,17 +68,40 @@ pub enum Failure {
     },
     /// BLOCK or POLL without TOKEN.
     WaitWithoutToken,
-    /// A BLOCK or POLL that is no number, or out of range.
-    WaitOutOfRange {
-        /// Position of the number.
+    /// A number that is none, or out of range.
+    OutOfRange {
+        /// Its position.
         at: usize,
         /// The option's name.
         option: &'static str,
         /// Smallest number.
-        min: i64,
+        min: u64,
         /// Largest number.
-        max: i64,
+        max: u64,
     },
+    /// The name of a hold that is empty or too long.
+    HoldName {
+        /// Its position.
+        at: usize,
+    },
+    /// UPGRADE or DOWNGRADE without TOKEN.
+    TurnWithoutToken,
+    /// UPGRADE with SHARED or LIMIT.
+    UpgradeToShared,
+    /// DOWNGRADE without SHARED or LIMIT.
+    DowngradeToExclusive,
+    /// EPHEMERAL with POLL.
+    EphemeralPoll,
+    /// EPHEMERAL from a script or another module.
+    EphemeralWithoutConnection,
+    /// The token shares the lock and asked for it alone without UPGRADE.
+    HeldShared,
+    /// The token does not hold the lock whose mode it wants to change.
+    NotHeld,
+    /// The token has as many holds of the lock as it may.
+    TooManyHolds,
+    /// A floor above H and more than a day ahead of the clock.
+    FloorAhead,
     /// The wait would never end.
     Deadlock,
     /// As many wait as `lock.max-waiters` allows.
@@ -130,9 +153,23 @@ impl Failure {
             Self::Token { at } => format!("ERR token at argument {at} must have 1 to 128 bytes"),
             Self::Label { at } => format!("ERR label at argument {at} must have at most 128 bytes"),
             Self::WaitWithoutToken => "ERR BLOCK and POLL need TOKEN token: sent again, it keeps its place".to_owned(),
-            Self::WaitOutOfRange { at, option, min, max } => {
-                format!("ERR {option} at argument {at} takes {min} to {max} ms")
+            Self::OutOfRange { at, option, min, max } => {
+                format!("ERR {option} at argument {at} takes a number from {min} to {max}")
             }
+            Self::HoldName { at } => format!("ERR hold at argument {at} must have 1 to 64 bytes"),
+            Self::TurnWithoutToken => "ERR UPGRADE and DOWNGRADE need TOKEN token: that of the hold".to_owned(),
+            Self::UpgradeToShared => "ERR UPGRADE makes a hold exclusive: leave SHARED and LIMIT out".to_owned(),
+            Self::DowngradeToExclusive => "ERR DOWNGRADE makes a hold shared: add SHARED or LIMIT n".to_owned(),
+            Self::EphemeralPoll => {
+                "ERR EPHEMERAL goes with BLOCK, not with POLL: a poll keeps no connection".to_owned()
+            }
+            Self::EphemeralWithoutConnection => {
+                "ERR EPHEMERAL needs a connection: scripts and modules have none".to_owned()
+            }
+            Self::HeldShared => "ERR this token shares the lock: add UPGRADE to have it alone".to_owned(),
+            Self::NotHeld => "NOTHELD this token does not hold the lock: acquire it first".to_owned(),
+            Self::TooManyHolds => "ERR a token may have at most 1000 holds of one lock".to_owned(),
+            Self::FloorAhead => "ERR the floor is more than a day ahead of the clock".to_owned(),
             Self::Deadlock => "DEADLOCK this wait would never end: release a lock of this token first".to_owned(),
             Self::TooManyWaiters => "MAXWAITERS as many wait as lock.max-waiters allows: try again later".to_owned(),
             Self::Superseded => "ERR superseded: this token waits on a newer connection".to_owned(),
@@ -169,7 +206,17 @@ mod tests {
             Failure::Token { at: 3 },
             Failure::Label { at: 3 },
             Failure::WaitWithoutToken,
-            Failure::WaitOutOfRange { at: 3, option: "POLL", min: 1, max: 2 },
+            Failure::OutOfRange { at: 3, option: "POLL", min: 1, max: 2 },
+            Failure::HoldName { at: 3 },
+            Failure::TurnWithoutToken,
+            Failure::UpgradeToShared,
+            Failure::DowngradeToExclusive,
+            Failure::EphemeralPoll,
+            Failure::EphemeralWithoutConnection,
+            Failure::HeldShared,
+            Failure::NotHeld,
+            Failure::TooManyHolds,
+            Failure::FloorAhead,
             Failure::Deadlock,
             Failure::TooManyWaiters,
             Failure::Superseded,

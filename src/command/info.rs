@@ -3,6 +3,7 @@
 //! Null if the lock is free, else a map of who holds it. Never shows a token. Works on replicas.
 
 use super::answer;
+use crate::core::hold::Mode;
 use crate::core::lock::Lock;
 use crate::core::table::{Site, Table};
 use crate::core::time::Instant;
@@ -16,11 +17,11 @@ use crate::server::register::Command;
 pub const RECORD: Record = Record {
     name: "LOCK.INFO",
     summary: "Shows who holds a lock, for how long, and who waits for it.",
-    complexity: "O(1).",
+    complexity: "O(N) with N the number of holders.",
     since: "0.1.0",
     arity: 2,
-    flags: "readonly fast",
-    categories: "read fast",
+    flags: "readonly",
+    categories: "read slow",
     key: KeyUse::Read,
     args: &[Arg::KEY],
 };
@@ -29,18 +30,30 @@ pub const RECORD: Record = Record {
 const SHOWN_MAX: usize = 10;
 
 struct Picture {
+    exclusive: bool,
     fence: u64,
     ttl_ms: u64,
-    age_ms: u64,
-    label: Vec<u8>,
-    client: u64,
+    held: usize,
+    limit: u32,
+    holders: Vec<Shown>,
     waiters: usize,
     queue: Vec<Queued>,
     primary: bool,
 }
 
+struct Shown {
+    label: Vec<u8>,
+    fence: u64,
+    ttl_ms: u64,
+    age_ms: u64,
+    holds: usize,
+    ephemeral: bool,
+    client: u64,
+}
+
 struct Queued {
     label: Vec<u8>,
+    exclusive: bool,
     waiting_ms: u64,
 }
 
@@ -66,15 +79,30 @@ impl Command for LockInfo {
 
 impl Picture {
     fn of(table: &Table, lock: &Lock, site: Site<'_>, now: Instant) -> Self {
+        let live = || lock.holders().filter(|seen| table.ms_left(seen.hold, now) > 0);
+        let holders = live().take(SHOWN_MAX).map(|seen| Shown {
+            label: seen.label.to_vec(),
+            fence: seen.hold.fence.get(),
+            ttl_ms: table.ms_left(seen.hold, now),
+            age_ms: seen.hold.granted.ms_until(now),
+            holds: seen.hold.count(),
+            ephemeral: seen.hold.is_ephemeral(),
+            client: seen.hold.client,
+        });
         let waiters = table.lines().waiters(site.place).take(SHOWN_MAX);
-        let queue =
-            waiters.map(|(_, waiter)| Queued { label: waiter.label.to_vec(), waiting_ms: waiter.joined.ms_until(now) });
+        let queue = waiters.map(|(_, waiter)| Queued {
+            label: waiter.label.to_vec(),
+            exclusive: waiter.upgrade || waiter.mode == Mode::Exclusive,
+            waiting_ms: waiter.joined.ms_until(now),
+        });
+        let exclusive = lock.is_exclusive();
         Self {
-            fence: lock.fence().get(),
-            ttl_ms: table.ms_left(lock, now),
-            age_ms: lock.granted().ms_until(now),
-            label: lock.label().to_vec(),
-            client: lock.client(),
+            exclusive,
+            fence: live().map(|seen| seen.hold.fence.get()).max().unwrap_or(0),
+            ttl_ms: live().map(|seen| table.ms_left(seen.hold, now)).max().unwrap_or(0),
+            held: live().count(),
+            limit: if exclusive { 1 } else { lock.smallest_limit().unwrap_or(0) },
+            holders: holders.collect(),
             waiters: table.lines().count(site.place),
             queue: queue.collect(),
             primary: table.is_serving(),
@@ -83,35 +111,49 @@ impl Picture {
 
     fn reply(&self, context: &Context) {
         context.reply_map(9);
-        text(context, "mode", MODE);
+        text(context, "mode", mode(self.exclusive));
         number(context, "fence", self.fence);
         number(context, "ttl-ms", self.ttl_ms);
-        number(context, "held", 1);
-        number(context, "limit", 1);
+        number(context, "held", self.held as u64);
+        number(context, "limit", u64::from(self.limit));
         context.reply_bytes(b"holders");
-        context.reply_array(1);
-        context.reply_map(7);
-        text(context, "label", &self.label);
-        number(context, "fence", self.fence);
-        number(context, "ttl-ms", self.ttl_ms);
-        number(context, "age-ms", self.age_ms);
-        number(context, "holds", 1);
-        number(context, "ephemeral", 0);
-        number(context, "client", self.client);
+        context.reply_array(self.holders.len());
+        for holder in &self.holders {
+            holder.reply(context);
+        }
         number(context, "waiters", self.waiters as u64);
         context.reply_bytes(b"queue");
         context.reply_array(self.queue.len());
         for queued in &self.queue {
             context.reply_map(3);
             text(context, "label", &queued.label);
-            text(context, "mode", MODE);
+            text(context, "mode", mode(queued.exclusive));
             number(context, "waiting-ms", queued.waiting_ms);
         }
         text(context, "role", if self.primary { b"primary" } else { b"replica" });
     }
 }
 
-const MODE: &[u8] = b"exclusive";
+impl Shown {
+    fn reply(&self, context: &Context) {
+        context.reply_map(7);
+        text(context, "label", &self.label);
+        number(context, "fence", self.fence);
+        number(context, "ttl-ms", self.ttl_ms);
+        number(context, "age-ms", self.age_ms);
+        number(context, "holds", self.holds as u64);
+        number(context, "ephemeral", u64::from(self.ephemeral));
+        number(context, "client", self.client);
+    }
+}
+
+const fn mode(exclusive: bool) -> &'static [u8] {
+    if exclusive {
+        b"exclusive"
+    } else {
+        b"shared"
+    }
+}
 
 fn number(context: &Context, name: &str, value: u64) {
     context.reply_bytes(name.as_bytes());

@@ -1,7 +1,7 @@
 //! Reading a command's options: each word once, in any order and any case, then its value.
 
 use super::failure::Failure;
-use crate::core::name::{Label, Token};
+use crate::core::name::{HoldName, Label, Token};
 use crate::core::time::{Lease, LEASE_MS_MAX};
 use crate::engine::settings::{DEFAULT_TTL, MAX_TTL};
 use crate::server::args::Args;
@@ -49,9 +49,9 @@ pub(super) enum Waiting {
 }
 
 /// Longest wait of a BLOCK in ms: ten years, to stay far from overflow; 0 is for ever.
-const BLOCK_MS_MAX: i64 = LEASE_MS_MAX as i64;
+const BLOCK_MS_MAX: u64 = LEASE_MS_MAX;
 /// How long a POLL can keep a place, in ms: short enough that a place nobody wants any more is soon gone.
-const POLL_MS_MAX: i64 = 10_000;
+const POLL_MS_MAX: u64 = 10_000;
 
 impl<'a> Options<'a> {
     /// Starts at the argument of this position.
@@ -89,17 +89,21 @@ impl<'a> Options<'a> {
 }
 
 impl Options<'_> {
+    /// Reads the number that follows an option.
+    pub(super) fn number(&mut self, word: Word<'_>, option: &'static str, min: u64, max: u64) -> Result<u64, Failure> {
+        let (value, at) = self.value(word, option)?;
+        let number = integer(value).and_then(|number| u64::try_from(number).ok());
+        number.filter(|number| (min..=max).contains(number)).ok_or(Failure::OutOfRange { at, option, min, max })
+    }
+
     /// Reads `BLOCK ms` or `POLL ms` if the word is one of them. Whether it was.
     pub(super) fn waiting(&mut self, word: Word<'_>, waiting: &mut Option<Waiting>) -> Result<bool, Failure> {
-        let (option, range) = match word {
-            word if word.is("BLOCK") => ("BLOCK", 0..=BLOCK_MS_MAX),
-            word if word.is("POLL") => ("POLL", 1..=POLL_MS_MAX),
+        let (option, min, max) = match word {
+            word if word.is("BLOCK") => ("BLOCK", 0, BLOCK_MS_MAX),
+            word if word.is("POLL") => ("POLL", 1, POLL_MS_MAX),
             _ => return Ok(false),
         };
-        let (value, at) = self.value(word, option)?;
-        let ms = integer(value).filter(|ms| range.contains(ms));
-        let ms = ms.ok_or(Failure::WaitOutOfRange { at, option, min: *range.start(), max: *range.end() })?;
-        let ms = ms.unsigned_abs();
+        let ms = self.number(word, option, min, max)?;
         let wait = match option {
             "BLOCK" => Waiting::Block { ms: (ms > 0).then_some(ms) },
             _ => Waiting::Poll { ms },
@@ -126,6 +130,11 @@ pub(super) fn token(bytes: &[u8], at: usize) -> Result<Token<'_>, Failure> {
 /// The label at a position.
 pub(super) fn label(bytes: &[u8], at: usize) -> Result<Label<'_>, Failure> {
     Label::new(bytes).ok_or(Failure::Label { at })
+}
+
+/// The name of a hold at a position.
+pub(super) fn hold_name(bytes: &[u8], at: usize) -> Result<HoldName<'_>, Failure> {
+    HoldName::new(bytes).ok_or(Failure::HoldName { at })
 }
 
 /// The lease of a request that names none.

@@ -1,9 +1,12 @@
-//! `LOCK.RELEASE key token`
+//! `LOCK.RELEASE key token [HOLD id]`
 //!
-//! 1: this call released the lock. 0: nobody holds it. -1: another token holds it, so the lease ended before the
+//! 1: this call ended the token's hold, or gave the named hold back. 0: there was nothing to release. -1: another token holds it, so the lease ended before the
 //! release and the last writes may have overlapped. A lost lock is never an error.
 
-use super::{answer, options, required};
+use super::failure::Failure;
+use super::options::{self, once, Options};
+use super::{answer, required};
+use crate::core::name::HoldName;
 use crate::core::table::ReleaseOutcome;
 use crate::engine;
 use crate::metadata::{Arg, KeyUse, Record};
@@ -17,11 +20,11 @@ pub const RECORD: Record = Record {
     summary: "Frees a lock if the token holds it.",
     complexity: "O(log N) with N the number of held locks.",
     since: "0.1.0",
-    arity: 3,
+    arity: -3,
     flags: "write fast",
     categories: "write fast",
     key: KeyUse::Remove,
-    args: &[Arg::KEY, Arg::TOKEN],
+    args: &[Arg::KEY, Arg::TOKEN, Arg::option("HOLD", "id")],
 };
 
 /// The command.
@@ -33,7 +36,8 @@ impl Command for LockRelease {
     fn run(context: &Context, args: Args<'_>) {
         answer(context, || {
             let token = options::token(required(args, 2)?, 2)?;
-            let outcome = engine::write(context, args, |table, site, now| table.release(site, token, now))?;
+            let hold = parse_hold(args)?;
+            let outcome = engine::write(context, args, |table, site, now| table.release(site, token, hold, now))?;
             context.reply_int(match outcome {
                 ReleaseOutcome::Released => 1,
                 ReleaseOutcome::Free => 0,
@@ -42,4 +46,17 @@ impl Command for LockRelease {
             Ok(())
         });
     }
+}
+
+fn parse_hold(args: Args<'_>) -> Result<Option<HoldName<'_>>, Failure> {
+    let mut hold = None;
+    let mut options = Options::new(args, 3);
+    while let Some(word) = options.next_word() {
+        if !word.is("HOLD") {
+            return Err(word.unknown("the only option is HOLD id"));
+        }
+        let (value, at) = options.value(word, "HOLD")?;
+        once(&mut hold, options::hold_name(value, at)?, word, "HOLD")?;
+    }
+    Ok(hold)
 }

@@ -1,6 +1,7 @@
 //! The lines in front of locks: who waits where, in order of arrival. Nothing here decides who gets a lock; it keeps
 //! the order and finds a waiter by place, by token or by the end of its wait, each without walking a line.
 
+use super::hold::Mode;
 use super::name::{Place, Token};
 use super::slab::{Handle, Slab};
 use super::time::{Instant, Lease};
@@ -23,6 +24,16 @@ pub struct Waiter {
     pub label: Box<[u8]>,
     /// The lease a grant gets.
     pub lease: Lease,
+    /// How the token wants to hold the lock.
+    pub mode: Mode,
+    /// The name of the hold, if it has one.
+    pub name: Option<Box<[u8]>>,
+    /// How long the hold may last whatever is done, in ms.
+    pub cap_ms: Option<u64>,
+    /// Whether the hold ends with its connection.
+    pub ephemeral: bool,
+    /// Whether the token shares the lock already and wants it alone: it waits at the head.
+    pub upgrade: bool,
     /// Id of the connection that asked last.
     pub client: u64,
     /// The connection that is blocked until there is an answer; none if the token polls.
@@ -45,6 +56,11 @@ impl Waiter {
             token: token.bytes().into(),
             label: label.into(),
             lease,
+            mode: Mode::Exclusive,
+            name: None,
+            cap_ms: None,
+            ephemeral: false,
+            upgrade: false,
             client: 0,
             seat: None,
             joined: now,
@@ -75,6 +91,9 @@ struct Line {
     entangled: usize,
 }
 
+/// Where the orders of all but upgrades begin.
+const FIRST_ORDER: u64 = 1 << 62;
+
 /// Every line of a server.
 #[derive(Default)]
 pub struct Lines {
@@ -82,7 +101,7 @@ pub struct Lines {
     lines: BTreeMap<i32, HashMap<Box<[u8]>, Line>>,
     by_token: HashMap<Box<[u8]>, Vec<Handle>>,
     ends: BTreeSet<(Instant, Handle)>,
-    next_order: u64,
+    joined: u64,
     blocked: usize,
 }
 
@@ -107,10 +126,10 @@ impl Lines {
         self.waiters.get(waiter)
     }
 
-    /// Puts a waiter at the end of its lock's line.
+    /// Puts a waiter at the end of its lock's line; an upgrade at the head.
     pub fn join(&mut self, mut waiter: Waiter) -> Handle {
-        self.next_order += 1;
-        let order = self.next_order;
+        self.joined += 1;
+        let order = if waiter.upgrade { self.joined } else { FIRST_ORDER + self.joined };
         waiter.order = order;
         let (db, key, token) = (waiter.db, waiter.key.clone(), waiter.token.clone());
         let (until, blocks) = (waiter.until, waiter.seat.is_some());

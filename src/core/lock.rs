@@ -1,77 +1,86 @@
-//! One held lock: who holds it, under which fence, and when its lease is over.
+//! A held lock: where it stands and who holds it.
 
+use super::crowd::{Crowd, Member};
 use super::fence::Fence;
-use super::name::{Label, Place, Token};
-use super::time::{Instant, Lease};
+use super::hold::{Hold, Holder, Mode};
+use super::name::{HoldName, Label, Place, Token};
+use super::time::Instant;
 
-/// What a holder is granted, as it is asked for, saved and replicated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder<'a> {
-    /// The secret that proves the hold.
-    pub token: Token<'a>,
-    /// The number that orders this hold among all holds of this lock.
-    pub fence: Fence,
-    /// Length of the lease: that of the last grant or extension that moved its end.
-    pub lease: Lease,
-    /// Description for people.
-    pub label: Label<'a>,
+/// Who holds a lock.
+#[derive(Clone)]
+enum Holders {
+    /// Nobody: for as long as it takes to free the lock or to hand it on.
+    Nobody,
+    /// One token alone; its token and label stand in the lock's text.
+    One(Hold),
+    /// Tokens that share it.
+    Many(Box<Crowd>),
 }
 
-/// What the holder knows of its hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
-    /// It was told that it holds the lock.
-    Told,
-    /// Its reply is on the way to a blocked connection. If that fails, the grant is taken back.
-    Untold,
-    /// It has to ask: its place was kept by polling. Its lease starts when it does; until then the end is that of its
-    /// poll.
-    Unfetched,
+/// Stands for no instant, in half the space of an option.
+const UNSCHEDULED: Instant = Instant::from_micros(u64::MAX);
+
+/// A holder, for those who look.
+#[derive(Clone, Copy)]
+pub struct Seen<'a> {
+    /// Its token.
+    pub token: &'a [u8],
+    /// Its label.
+    pub label: &'a [u8],
+    /// How it holds the lock.
+    pub mode: Mode,
+    /// Its hold.
+    pub hold: &'a Hold,
 }
 
-/// A held lock. Key, token and label stand in one allocation.
+/// A held lock. An exclusive one is one allocation: key, token and label.
 #[derive(Clone)]
 pub struct Lock {
     text: Box<[u8]>,
     key_len: u32,
     token_len: u8,
-    db: i32,
-    fence: Fence,
-    lease: Lease,
-    end: Instant,
-    granted: Instant,
-    client: u64,
     linked: bool,
-    delivery: Delivery,
+    db: i32,
+    scheduled: Instant,
+    holders: Holders,
 }
 
 impl Lock {
-    /// A lock at `place` whose lease starts now.
-    pub fn new(place: Place<'_>, holder: &Holder<'_>, client: u64, now: Instant) -> Self {
+    /// A lock at `place` that nobody holds yet.
+    pub fn new(place: Place<'_>) -> Self {
         Self {
-            text: join(place.key, holder.token.bytes(), holder.label.bytes()),
+            text: place.key.into(),
             key_len: place.key.len() as u32,
-            token_len: holder.token.bytes().len() as u8,
-            db: place.db,
-            fence: holder.fence,
-            lease: holder.lease,
-            end: now.after(holder.lease),
-            granted: now,
-            client,
+            token_len: 0,
             linked: true,
-            delivery: Delivery::Told,
+            db: place.db,
+            scheduled: UNSCHEDULED,
+            holders: Holders::Nobody,
+        }
+    }
+
+    /// A lock at `place` that one token holds alone.
+    pub fn held_alone(place: Place<'_>, token: &[u8], label: &[u8], hold: Hold) -> Self {
+        Self {
+            text: join(place.key, token, label),
+            key_len: place.key.len() as u32,
+            token_len: token.len() as u8,
+            linked: true,
+            db: place.db,
+            scheduled: UNSCHEDULED,
+            holders: Holders::One(hold),
         }
     }
 
     /// Where the lock was last seen.
     pub fn place(&self) -> Place<'_> {
-        Place { db: self.db, key: self.text.get(..self.key_len as usize).unwrap_or_default() }
+        Place { db: self.db, key: self.key() }
     }
 
     /// Follows the lock to where RENAME, MOVE or RESTORE put it.
     pub fn set_place(&mut self, place: Place<'_>) {
         if self.place() != place {
-            let text = join(place.key, self.token(), self.label());
+            let text = join(place.key, self.text_token(), self.text_label());
             self.text = text;
             self.key_len = place.key.len() as u32;
             self.db = place.db;
@@ -81,84 +90,6 @@ impl Lock {
     /// Follows the lock to another database, as SWAPDB does.
     pub fn set_db(&mut self, db: i32) {
         self.db = db;
-    }
-
-    /// The holder's token.
-    pub fn token(&self) -> &[u8] {
-        let start = self.key_len as usize;
-        self.text.get(start..start + self.token_len as usize).unwrap_or_default()
-    }
-
-    /// The holder's label.
-    pub fn label(&self) -> &[u8] {
-        self.text.get(self.key_len as usize + self.token_len as usize..).unwrap_or_default()
-    }
-
-    /// The holder as it is saved and replicated; `None` only for a lock that was never valid.
-    pub fn holder(&self) -> Option<Holder<'_>> {
-        let token = Token::new(self.token())?;
-        Some(Holder { token, fence: self.fence, lease: self.lease, label: Label::cut(self.label()) })
-    }
-
-    /// The holder's fence.
-    pub const fn fence(&self) -> Fence {
-        self.fence
-    }
-
-    /// Gives the holder a new fence.
-    pub fn set_fence(&mut self, fence: Fence) {
-        self.fence = fence;
-    }
-
-    /// Length of the lease.
-    pub const fn lease(&self) -> Lease {
-        self.lease
-    }
-
-    /// When the lease is over, as far as this lock knows by itself: a node that began to serve later counts from then.
-    pub const fn end(&self) -> Instant {
-        self.end
-    }
-
-    /// Moves the end of the lease.
-    pub fn set_end(&mut self, end: Instant) {
-        self.end = end;
-    }
-
-    /// Starts the lease anew with this length.
-    pub fn restart(&mut self, lease: Lease, now: Instant) {
-        self.lease = lease;
-        self.end = now.after(lease);
-    }
-
-    /// When this node granted, loaded or received the lock.
-    pub const fn granted(&self) -> Instant {
-        self.granted
-    }
-
-    /// Keeps an earlier grant's time: the holder stayed the same.
-    pub fn set_granted(&mut self, granted: Instant) {
-        self.granted = granted;
-    }
-
-    /// Id of the connection that last acquired the lock here; 0 if there was none.
-    pub const fn client(&self) -> u64 {
-        self.client
-    }
-
-    /// Notes the connection that acquired the lock.
-    pub fn set_client(&mut self, client: u64) {
-        self.client = client;
-    }
-
-    /// What the holder knows of its hold.
-    pub const fn delivery(&self) -> Delivery {
-        self.delivery
-    }
-
-    /// Notes what the holder knows of its hold.
-    pub fn set_delivery(&mut self, delivery: Delivery) {
-        self.delivery = delivery;
     }
 
     /// Whether the lock stands in the keyspace, as far as is known.
@@ -171,10 +102,207 @@ impl Lock {
         self.linked = linked;
     }
 
-    /// Bytes of the allocation beside the lock's own size.
-    pub fn text_bytes(&self) -> usize {
-        self.text.len()
+    /// When the table will look at the lock by itself; `None` if it will not.
+    pub fn scheduled(&self) -> Option<Instant> {
+        (self.scheduled != UNSCHEDULED).then_some(self.scheduled)
     }
+
+    /// Notes when the table will look at the lock by itself.
+    pub fn set_scheduled(&mut self, at: Option<Instant>) {
+        self.scheduled = at.unwrap_or(UNSCHEDULED);
+    }
+
+    /// How many tokens hold the lock.
+    pub fn len(&self) -> usize {
+        match &self.holders {
+            Holders::Nobody => 0,
+            Holders::One(_) => 1,
+            Holders::Many(crowd) => crowd.len(),
+        }
+    }
+
+    /// Whether nobody holds the lock.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether one token holds the lock exclusively.
+    pub const fn is_exclusive(&self) -> bool {
+        matches!(self.holders, Holders::One(_))
+    }
+
+    /// The smallest limit of any holder.
+    pub fn smallest_limit(&self) -> Option<u32> {
+        match &self.holders {
+            Holders::Many(crowd) => crowd.smallest_limit(),
+            _ => None,
+        }
+    }
+
+    /// The token's hold.
+    pub fn hold(&self, token: &[u8]) -> Option<&Hold> {
+        match &self.holders {
+            Holders::One(hold) if self.text_token() == token => Some(hold),
+            Holders::Many(crowd) => crowd.get(token).map(|member| &member.hold),
+            _ => None,
+        }
+    }
+
+    /// The limit the token accepts.
+    pub fn limit_of(&self, token: &[u8]) -> Option<u32> {
+        match &self.holders {
+            Holders::Many(crowd) => crowd.get(token).and_then(|member| member.limit),
+            _ => None,
+        }
+    }
+
+    /// The holder with this fence.
+    pub fn holder_with(&self, fence: Fence) -> Option<Seen<'_>> {
+        match &self.holders {
+            Holders::One(hold) if hold.fence == fence => self.holders().next(),
+            Holders::Many(crowd) => {
+                let token = crowd.token_of(fence)?;
+                crowd.get(token).map(|member| seen(token, member))
+            }
+            _ => None,
+        }
+    }
+
+    /// Every holder, in the order of fences.
+    pub fn holders(&self) -> impl Iterator<Item = Seen<'_>> {
+        let one = match &self.holders {
+            Holders::One(hold) => {
+                Some(Seen { token: self.text_token(), label: self.text_label(), mode: Mode::Exclusive, hold })
+            }
+            _ => None,
+        };
+        let many = match &self.holders {
+            Holders::Many(crowd) => Some(crowd.iter().map(|(token, member)| seen(token, member))),
+            _ => None,
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    /// The first end of a hold, as far as the holds know by themselves; a lock nobody holds is over long since.
+    pub fn first_end(&self) -> Instant {
+        let end = match &self.holders {
+            Holders::Nobody => None,
+            Holders::One(hold) => Some(hold.end),
+            Holders::Many(crowd) => crowd.first_end(),
+        };
+        end.unwrap_or(Instant::from_micros(0))
+    }
+
+    /// The fence of a hold that has ended at `now`, on a node that serves since `serving`.
+    pub fn ended(&mut self, serving: Instant, now: Instant) -> Option<Fence> {
+        match &mut self.holders {
+            Holders::Nobody => None,
+            Holders::One(hold) => {
+                hold.end = hold.end_since(serving);
+                (hold.end <= now).then_some(hold.fence)
+            }
+            Holders::Many(crowd) => loop {
+                // A hold that knows less than the node does learns it, and stands elsewhere in the order then.
+                let fence = crowd.ended(now).next()?;
+                let token = crowd.token_of(fence)?.clone();
+                let end = crowd.get(&token)?.hold.end_since(serving);
+                if end <= now {
+                    return Some(fence);
+                }
+                crowd.update(&token, |hold| hold.end = end);
+            },
+        }
+    }
+
+    /// Makes the token the only holder, exclusively.
+    pub fn occupy(&mut self, token: &[u8], label: &[u8], hold: Hold) {
+        let text = join(self.key(), token, label);
+        self.text = text;
+        self.token_len = token.len() as u8;
+        self.holders = Holders::One(hold);
+    }
+
+    /// Makes the token one of those who share the lock.
+    pub fn join(&mut self, token: &[u8], label: &[u8], limit: Option<u32>, hold: Hold) {
+        if !matches!(self.holders, Holders::Many(_)) {
+            self.text = self.key().into();
+            self.token_len = 0;
+            self.holders = Holders::Many(Box::default());
+        }
+        if let Holders::Many(crowd) = &mut self.holders {
+            crowd.insert(token, Member { label: label.into(), limit, hold });
+        }
+    }
+
+    /// Takes the token's hold away.
+    pub fn vacate(&mut self, token: &[u8]) -> Option<Hold> {
+        if let Holders::Many(crowd) = &mut self.holders {
+            return crowd.remove(token).map(|member| member.hold);
+        }
+        self.hold(token)?;
+        match std::mem::replace(&mut self.holders, Holders::Nobody) {
+            Holders::One(hold) => Some(hold),
+            Holders::Nobody | Holders::Many(_) => None,
+        }
+    }
+
+    /// Takes every hold away.
+    pub fn clear(&mut self) {
+        self.holders = Holders::Nobody;
+    }
+
+    /// Changes the token's hold.
+    pub fn update(&mut self, token: &[u8], change: impl FnOnce(&mut Hold)) {
+        let own = self.text_token() == token;
+        match &mut self.holders {
+            Holders::One(hold) if own => change(hold),
+            Holders::Many(crowd) => crowd.update(token, change),
+            _ => {}
+        }
+    }
+
+    /// Bytes beside the lock's own size.
+    pub fn heap_bytes(&self) -> usize {
+        let crowd = match &self.holders {
+            Holders::Many(crowd) => size_of::<Crowd>() + crowd.bytes(),
+            _ => 0,
+        };
+        self.text.len() + crowd
+    }
+
+    fn key(&self) -> &[u8] {
+        self.text.get(..self.key_len as usize).unwrap_or_default()
+    }
+
+    fn text_token(&self) -> &[u8] {
+        let start = self.key_len as usize;
+        self.text.get(start..start + self.token_len as usize).unwrap_or_default()
+    }
+
+    fn text_label(&self) -> &[u8] {
+        self.text.get(self.key_len as usize + self.token_len as usize..).unwrap_or_default()
+    }
+}
+
+impl<'a> Seen<'a> {
+    /// The holder as it is saved and replicated; `None` only for one that was never valid.
+    pub fn holder(&self, now: Instant) -> Option<Holder<'a>> {
+        let extra = self.hold.extra.as_deref();
+        Some(Holder {
+            token: Token::new(self.token)?,
+            fence: self.hold.fence,
+            lease: self.hold.lease,
+            label: Label::cut(self.label),
+            mode: self.mode,
+            unnamed: extra.is_none_or(|extra| !extra.only_named),
+            names: extra.into_iter().flat_map(|extra| &extra.names).filter_map(|name| HoldName::new(name)).collect(),
+            cap_ms: self.hold.cap().map(|cap| now.ms_until(cap)),
+        })
+    }
+}
+
+fn seen<'a>(token: &'a [u8], member: &'a Member) -> Seen<'a> {
+    Seen { token, label: &member.label, mode: Mode::Shared(member.limit), hold: &member.hold }
 }
 
 fn join(key: &[u8], token: &[u8], label: &[u8]) -> Box<[u8]> {
@@ -187,25 +315,57 @@ fn join(key: &[u8], token: &[u8], label: &[u8]) -> Box<[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::time::Lease;
     use super::*;
 
-    #[test]
-    fn parts_come_back_as_they_went_in() {
-        let holder = Holder {
+    fn holder(mode: Mode) -> Holder<'static> {
+        Holder {
             token: Token::new(b"\0tok\xff").unwrap(),
             fence: Fence::new(7).unwrap(),
             lease: Lease::from_ms(5).unwrap(),
             label: Label::new(b"web 3").unwrap(),
-        };
-        let place = Place { db: 4, key: b"a key" };
-        let mut lock = Lock::new(place, &holder, 9, Instant::from_micros(100));
-        assert_eq!(lock.holder(), Some(holder));
-        assert_eq!(lock.place(), place);
-        assert_eq!(lock.end(), Instant::from_micros(5_100));
+            mode,
+            unnamed: true,
+            names: Vec::new(),
+            cap_ms: None,
+        }
+    }
 
-        let moved = Place { db: 1, key: b"" };
-        lock.set_place(moved);
-        assert_eq!(lock.place(), moved);
-        assert_eq!(lock.holder(), Some(holder));
+    fn put(lock: &mut Lock, holder: &Holder<'_>) {
+        let hold = Hold::new(holder, 9, Instant::from_micros(100));
+        match holder.mode {
+            Mode::Exclusive => lock.occupy(holder.token.bytes(), holder.label.bytes(), hold),
+            Mode::Shared(limit) => lock.join(holder.token.bytes(), holder.label.bytes(), limit, hold),
+        }
+    }
+
+    #[test]
+    fn parts_come_back_as_they_went_in() {
+        for mode in [Mode::Exclusive, Mode::Shared(None), Mode::Shared(Some(3))] {
+            let place = Place { db: 4, key: b"a key" };
+            let holder = holder(mode);
+            let mut lock = Lock::new(place);
+            put(&mut lock, &holder);
+            let now = Instant::from_micros(100);
+            assert_eq!(lock.holders().next().and_then(|seen| seen.holder(now)), Some(holder.clone()));
+            assert_eq!(lock.first_end(), Instant::from_micros(5_100));
+            for moved in [Place { db: 1, key: b"" }, place] {
+                lock.set_place(moved);
+                assert_eq!(lock.place(), moved);
+                let seen = lock.holder_with(holder.fence).unwrap();
+                assert_eq!(seen.holder(now), Some(holder.clone()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_hold_learns_when_its_node_began_to_serve() {
+        for mode in [Mode::Exclusive, Mode::Shared(None)] {
+            let mut lock = Lock::new(Place { db: 0, key: b"k" });
+            put(&mut lock, &holder(mode));
+            let serving = Instant::from_micros(1_000);
+            assert_eq!(lock.ended(serving, Instant::from_micros(5_999)), None);
+            assert_eq!(lock.ended(serving, Instant::from_micros(6_000)), Fence::new(7));
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! * [`time`]: instants of the monotonic clock, leases, wall-clock ticks
 //! * [`fence`]: fencing numbers and the one counter that issues them
 //! * [`name`]: tokens, labels and the place (database and key) of a lock
-//! * [`lock`]: one held lock
+//! * [`hold`]: one token's hold. [`crowd`]: the holders of a shared lock. [`lock`]: a held lock
 //! * [`line`]: who waits for which lock, in order
 //! * [`table`]: all held locks, and what the commands do to them
 //! * [`codec`]: the bytes of a lock in RDB, AOF and the replication stream
@@ -12,7 +12,9 @@
 #![forbid(unsafe_code)]
 
 pub mod codec;
+pub mod crowd;
 pub mod fence;
+pub mod hold;
 pub mod line;
 pub mod lock;
 pub mod name;

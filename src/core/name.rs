@@ -50,6 +50,25 @@ impl<'a> Label<'a> {
     }
 }
 
+/// Longest name of a hold in bytes.
+pub const HOLD_NAME_BYTES_MAX: usize = 64;
+
+/// The name of a nested hold: 1 to [`HOLD_NAME_BYTES_MAX`] bytes. Naming makes nesting safe to retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HoldName<'a>(&'a [u8]);
+
+impl<'a> HoldName<'a> {
+    /// The name with these bytes; `None` if there are none, or too many.
+    pub fn new(bytes: &'a [u8]) -> Option<Self> {
+        (!bytes.is_empty() && bytes.len() <= HOLD_NAME_BYTES_MAX).then_some(Self(bytes))
+    }
+
+    /// The name's bytes.
+    pub const fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+}
+
 /// Where a lock stands: its database and its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place<'a> {
@@ -77,6 +96,13 @@ mod tests {
         assert!(Label::new(&[0; LABEL_BYTES_MAX]).is_some());
         assert!(Label::new(&[0; LABEL_BYTES_MAX + 1]).is_none());
         assert_eq!(Label::cut(&[1; LABEL_BYTES_MAX + 1]).bytes().len(), LABEL_BYTES_MAX);
+    }
+
+    #[test]
+    fn hold_name_edges() {
+        assert!(HoldName::new(b"").is_none());
+        assert!(HoldName::new(&[0; HOLD_NAME_BYTES_MAX]).is_some());
+        assert!(HoldName::new(&[0; HOLD_NAME_BYTES_MAX + 1]).is_none());
     }
 
     #[test]

@@ -41,6 +41,13 @@ pub fn watch_keys(context: &Context) {
     }
 }
 
+/// Subscribes to closing connections when the first hold is bound to one.
+pub fn watch_clients(context: &Context) {
+    if !with(|state| std::mem::replace(&mut state.watching_clients, true)) {
+        events::watch_clients::<Engine>(context);
+    }
+}
+
 /// Begins to serve, if this node is a primary; the end of a load begins anew.
 pub fn start(context: &Context) {
     warn_of_eviction(context);
@@ -79,8 +86,24 @@ impl Hooks for Engine {
         })
     }
 
-    fn save(handle: Handle) -> Option<Vec<u8>> {
-        saved(handle)
+    fn save(handle: Handle) -> Vec<Vec<u8>> {
+        saved(handle, true)
+    }
+
+    fn digest(handle: Handle) -> Vec<Vec<u8>> {
+        saved(handle, false)
+    }
+
+    fn client_closed(context: &Context, client: u64) {
+        let closed = with(|state| {
+            let holds = state.table.closed(client);
+            let any = !holds.is_empty();
+            state.closed.extend(holds.into_iter().map(|hold| (client, hold)));
+            any
+        });
+        if closed {
+            pump::arm_at_once(context);
+        }
     }
 
     fn freed(handle: Handle) {
@@ -90,13 +113,8 @@ impl Hooks for Engine {
     }
 
     fn unlinked(handle: Handle) {
-        let waited_for = with(|state| {
-            state.table.unlinked(handle);
-            state.table.is_stirred()
-        });
-        if waited_for {
-            pump::arm_at_once(&Context::detached());
-        }
+        with(|state| state.table.unlinked(handle));
+        pump::arm_if_stirred(&Context::detached());
     }
 
     fn memory_bytes(handle: Handle) -> usize {
@@ -158,11 +176,13 @@ impl Hooks for Engine {
 
     fn abandoned(seat: u64) {
         seats::abandoned(seat);
+        pump::arm_if_stirred(&Context::detached());
     }
 
     fn unblocked(context: &Context, seat: u64) {
         seats::abandoned(seat);
         context.reply_null_array();
+        pump::arm_if_stirred(context);
     }
 
     fn answered(context: &Context, seat: u64) {

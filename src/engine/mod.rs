@@ -13,9 +13,11 @@ mod pump;
 pub mod seats;
 pub mod settings;
 
-use crate::core::codec;
+use crate::core::codec::{self, Change};
+use crate::core::fence::Fence;
+use crate::core::name::Token;
 use crate::core::slab::Handle;
-use crate::core::table::{Effect, Ended, Site, Table};
+use crate::core::table::{BoundHold, Effect, Ended, Site, Table};
 use crate::core::time::{Instant, Now};
 use crate::server::args::Args;
 use crate::server::cell::MainThread;
@@ -24,7 +26,7 @@ use crate::server::context::Context;
 use crate::server::key::{Content, Key};
 use crate::server::value::SET_COMMAND;
 
-pub use hooks::{start, Engine};
+pub use hooks::{start, watch_clients, Engine};
 
 /// Why a command was turned away before core was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +44,10 @@ struct State {
     agenda: pump::Agenda,
     /// Grants nobody was told of.
     take_backs: Vec<seats::TakeBack>,
+    /// Holds of connections that closed, with the connection's id.
+    closed: Vec<(u64, BoundHold)>,
+    /// Whether closing connections are watched.
+    watching_clients: bool,
     /// Keys of locks that somebody gave a time to live.
     expires: Vec<pump::Spot>,
     /// Whether keyspace notifications are subscribed.
@@ -59,6 +65,8 @@ fn with<R>(body: impl FnOnce(&mut State) -> R) -> R {
             seats: seats::Seats::default(),
             agenda: pump::Agenda::default(),
             take_backs: Vec::new(),
+            closed: Vec::new(),
+            watching_clients: false,
             expires: Vec::new(),
             watching_keys: false,
             wall_lead_micros: clock::wall_lead_micros(),
@@ -159,9 +167,19 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
             Effect::Created(handle) => {
                 hooks::watch_keys(context);
                 key.store(handle);
-                changed(context, key, replicate.then_some(handle));
             }
-            Effect::Changed(handle) => changed(context, key, replicate.then_some(handle)),
+            Effect::Set { lock, fence, alone } => {
+                if let Some(bytes) = replicate.then(|| set_bytes(lock, fence, alone)).flatten() {
+                    context.replicate(SET_COMMAND, key, Some(&bytes));
+                }
+                context.signal_modified(key);
+            }
+            Effect::Unset(token) => {
+                if let Some(bytes) = replicate.then(|| unset_bytes(&token)).flatten() {
+                    context.replicate(SET_COMMAND, key, Some(&bytes));
+                }
+                context.signal_modified(key);
+            }
             Effect::Removed => {
                 key.delete();
                 if replicate {
@@ -177,19 +195,40 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
     }
 }
 
-fn changed(context: &Context, key: &Key<'_>, replicate: Option<Handle>) {
-    if let Some(bytes) = replicate.and_then(saved) {
-        context.replicate(SET_COMMAND, key, Some(&bytes));
-    }
-    context.signal_modified(key);
+/// The bytes that tell of a holder; none if it is gone again.
+fn set_bytes(lock: Handle, fence: Fence, alone: bool) -> Option<Vec<u8>> {
+    with(|state| {
+        let holder = state.table.get(lock)?.holder_with(fence)?.holder(clock::instant())?;
+        Some(encoded(&Change::Set { holder, alone }))
+    })
 }
 
-/// A lock's bytes for RDB, AOF and replicas.
-fn saved(handle: Handle) -> Option<Vec<u8>> {
+fn unset_bytes(token: &[u8]) -> Option<Vec<u8>> {
+    Some(encoded(&Change::Removed(Token::new(token)?)))
+}
+
+fn encoded(change: &Change<'_>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(CHANGE_BYTES);
+    codec::encode(change, &mut bytes);
+    bytes
+}
+
+/// Room for a usual change: a UUID as token, an address as label.
+const CHANGE_BYTES: usize = 96;
+
+/// The changes that make up a lock: what RDB and an AOF rewrite keep, and what a replica is told of a lock that comes
+/// back. Without caps they are the same on every node at any time.
+fn saved(handle: Handle, with_caps: bool) -> Vec<Vec<u8>> {
+    let now = clock::instant();
     with(|state| {
-        let holder = state.table.get(handle)?.holder()?;
-        let mut bytes = Vec::with_capacity(holder.token.bytes().len() + holder.label.bytes().len() + 20);
-        codec::encode(&holder, &mut bytes);
-        Some(bytes)
+        let Some(lock) = state.table.get(handle) else { return Vec::new() };
+        let holders = lock.holders().filter_map(|seen| seen.holder(now));
+        let changes = holders.enumerate().map(|(index, mut holder)| {
+            if !with_caps {
+                holder.cap_ms = None;
+            }
+            encoded(&Change::Set { holder, alone: index == 0 })
+        });
+        changes.collect()
     })
 }

@@ -4,7 +4,7 @@
 //! node; and a hand-over also obeys whatever else the server refuses writes for.
 
 use super::{carry_out, hooks, lock_in, seats, with};
-use crate::core::name::Place;
+use crate::core::name::{Place, Token};
 use crate::core::slab::Handle;
 use crate::core::table::{Answer, Site};
 use crate::core::time::Instant;
@@ -12,6 +12,7 @@ use crate::server::clock;
 use crate::server::context::{Context, Refusal};
 use crate::server::key::{Content, Key};
 use crate::server::timer;
+use crate::server::value::SET_COMMAND;
 
 /// Things done of each kind in one run, so that a million leases ending at once cost no pause: a run stays well under
 /// a few ms.
@@ -47,7 +48,7 @@ pub(super) struct Agenda {
 /// Sees to it that the pump runs when it has something to do next.
 pub fn arm(context: &Context, now: Instant) {
     let at = with(|state| {
-        if state.table.is_stirred() || !state.take_backs.is_empty() {
+        if state.table.is_stirred() || !state.take_backs.is_empty() || !state.closed.is_empty() {
             return Some(now);
         }
         let agenda = &state.agenda;
@@ -55,6 +56,13 @@ pub fn arm(context: &Context, now: Instant) {
     });
     if let Some(at) = at {
         timer::arm::<hooks::Engine>(context, now, at);
+    }
+}
+
+/// Sees to it that the pump soon looks at places where something happened.
+pub fn arm_if_stirred(context: &Context) {
+    if with(|state| state.table.is_stirred()) {
+        arm_at_once(context);
     }
 }
 
@@ -93,6 +101,7 @@ pub fn run(context: &Context) {
     put_all_back(context);
     undo_expires(context);
     take_back(context);
+    end_bound(context);
     receive_newcomers(context, now);
     end_leases(context, now);
     serve_stirred(context, now);
@@ -204,6 +213,21 @@ fn end_waits(context: &Context, now: Instant, may_write: bool) {
 
 const PAUSED: &str = "TRYAGAIN the lock is free, but this server is paused";
 
+/// Ends the holds of connections that closed.
+fn end_bound(context: &Context) {
+    for (client, (lock, token)) in with(|state| std::mem::take(&mut state.closed)) {
+        let Some(spot) = seats::place_of(lock) else { continue };
+        with_key(context, &spot, |key| {
+            if key.content() == Content::Lock(lock) {
+                let site = Site { place: place(&spot), lock: Some(lock) };
+                let Some(token) = Token::new(&token) else { return };
+                with(|state| state.table.end_bound(site, token, client, clock::now()));
+                carry_out(context, key, true);
+            }
+        });
+    }
+}
+
 fn take_back(context: &Context) {
     for order in with(|state| std::mem::take(&mut state.take_backs)) {
         let Some(spot) = seats::place_of(order.lock) else { continue };
@@ -290,7 +314,10 @@ pub fn put_back(context: &Context, key: &Key<'_>, handle: Handle) -> bool {
         return false;
     }
     with(|state| state.table.put_back(handle));
-    super::changed(context, key, Some(handle));
+    for bytes in super::saved(handle, true) {
+        context.replicate(SET_COMMAND, key, Some(&bytes));
+    }
+    context.signal_modified(key);
     true
 }
 

@@ -59,6 +59,8 @@ pub enum ArgKind {
     Text,
     /// A number.
     Integer,
+    /// The word alone.
+    Flag,
     /// One of these.
     OneOf(&'static [Arg]),
 }
@@ -89,6 +91,38 @@ impl Arg {
         ]),
         optional: true,
     };
+
+    /// How the lock is to be held.
+    pub const MODE: Self = Self {
+        name: "mode",
+        token: None,
+        kind: ArgKind::OneOf(&[
+            Self { name: "shared", token: Some("SHARED"), kind: ArgKind::Flag, optional: false },
+            Self { name: "limit", token: Some("LIMIT"), kind: ArgKind::Integer, optional: false },
+        ]),
+        optional: true,
+    };
+
+    /// How a hold's mode is to change.
+    pub const TURN: Self = Self {
+        name: "turn",
+        token: None,
+        kind: ArgKind::OneOf(&[
+            Self { name: "upgrade", token: Some("UPGRADE"), kind: ArgKind::Flag, optional: false },
+            Self { name: "downgrade", token: Some("DOWNGRADE"), kind: ArgKind::Flag, optional: false },
+        ]),
+        optional: true,
+    };
+
+    /// An option without a value.
+    pub const fn flag(word: &'static str, name: &'static str) -> Self {
+        Self { name, token: Some(word), kind: ArgKind::Flag, optional: true }
+    }
+
+    /// An option with a number.
+    pub const fn number(word: &'static str, name: &'static str) -> Self {
+        Self { name, token: Some(word), kind: ArgKind::Integer, optional: true }
+    }
 
     /// An option with a value in bytes.
     pub const fn option(word: &'static str, name: &'static str) -> Self {

@@ -62,6 +62,26 @@ pub fn watch_keys<H: Hooks>(context: &Context) {
     }
 }
 
+/// Subscribes to closing connections. Allowed at any time.
+pub fn watch_clients<H: Hooks>(context: &Context) {
+    let event = RedisModuleEvent { id: raw::REDISMODULE_EVENT_CLIENT_CHANGE, dataver: EVENT_VERSION };
+    // SAFETY: context and callback are valid.
+    if unsafe { api!(RedisModule_SubscribeToServerEvent)(context.raw(), event, Some(client::<H>)) } != OK {
+        super::log::warning("closing connections cannot be watched: EPHEMERAL locks end with their lease only");
+    }
+}
+
+unsafe extern "C" fn client<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, sub: u64, data: *mut c_void) {
+    edge((), || {
+        if sub != raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED || data.is_null() {
+            return;
+        }
+        // SAFETY: the server passes this struct with this event; the context is valid in this callback.
+        let (context, client) = unsafe { (Context::new(ctx), (*data.cast::<raw::RedisModuleClientInfo>()).id) };
+        H::client_closed(&context, client);
+    });
+}
+
 unsafe extern "C" fn noticed<H: Hooks>(
     ctx: *mut RedisModuleCtx,
     class: c_int,

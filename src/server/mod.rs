@@ -42,8 +42,12 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 pub trait Hooks: 'static {
     /// A value arrives from RDB or RESTORE; an error says in words why it is refused.
     fn load(context: &Context, place: Place<'_>, bytes: &[u8], origin: Origin) -> Result<Handle, &'static str>;
-    /// The bytes of a value for RDB and the AOF rewrite; may run in a forked child.
-    fn save(handle: Handle) -> Option<Vec<u8>>;
+    /// The parts of a value for RDB and the AOF rewrite; may run in a forked child.
+    fn save(handle: Handle) -> Vec<Vec<u8>>;
+    /// The parts of a value that are the same on every node at any time.
+    fn digest(handle: Handle) -> Vec<Vec<u8>>;
+    /// A connection closed.
+    fn client_closed(context: &Context, client: u64);
     /// A value was freed; may run on another thread.
     fn freed(handle: Handle);
     /// A value left the keyspace.

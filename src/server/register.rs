@@ -156,6 +156,7 @@ fn argument(arg: &Arg, strings: &mut Strings) -> RedisModuleCommandArg {
         ArgKind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
         ArgKind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
         ArgKind::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+        ArgKind::Flag => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
         ArgKind::OneOf(choices) => {
             let mut list = arguments(choices, strings);
             subargs = list.as_mut_ptr();

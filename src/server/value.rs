@@ -117,7 +117,7 @@ unsafe extern "C" fn rdb_load<H: Hooks>(io: *mut RedisModuleIO, version: c_int) 
 
 unsafe extern "C" fn rdb_save<H: Hooks>(io: *mut RedisModuleIO, value: *mut c_void) {
     edge((), || {
-        let bytes = H::save(to_handle(value)).unwrap_or_default();
+        let bytes = H::save(to_handle(value)).concat();
         // SAFETY: `io` is valid in this callback; the server copies the bytes.
         unsafe { api!(RedisModule_SaveStringBuffer)(io, bytes.as_ptr().cast(), bytes.len()) };
     });
@@ -125,17 +125,18 @@ unsafe extern "C" fn rdb_save<H: Hooks>(io: *mut RedisModuleIO, value: *mut c_vo
 
 unsafe extern "C" fn aof_rewrite<H: Hooks>(io: *mut RedisModuleIO, key: *mut RedisModuleString, value: *mut c_void) {
     edge((), || {
-        let Some(bytes) = H::save(to_handle(value)) else { return };
-        // SAFETY: the format names a server string, then a buffer and its length.
-        unsafe {
-            api!(RedisModule_EmitAOF)(
-                io,
-                SET_COMMAND.as_ptr(),
-                c"sb".as_ptr(),
-                key,
-                bytes.as_ptr().cast::<c_char>(),
-                bytes.len(),
-            );
+        for bytes in H::save(to_handle(value)) {
+            // SAFETY: the format names a server string, then a buffer and its length.
+            unsafe {
+                api!(RedisModule_EmitAOF)(
+                    io,
+                    SET_COMMAND.as_ptr(),
+                    c"sb".as_ptr(),
+                    key,
+                    bytes.as_ptr().cast::<c_char>(),
+                    bytes.len(),
+                );
+            }
         }
     });
 }
@@ -146,7 +147,7 @@ unsafe extern "C" fn mem_usage<H: Hooks>(value: *const c_void) -> usize {
 
 unsafe extern "C" fn digest<H: Hooks>(digest: *mut RedisModuleDigest, value: *mut c_void) {
     edge((), || {
-        let bytes = H::save(to_handle(value)).unwrap_or_default();
+        let bytes = H::digest(to_handle(value)).concat();
         // SAFETY: `digest` is valid in this callback.
         unsafe {
             api!(RedisModule_DigestAddStringBuffer)(digest, bytes.as_ptr().cast(), bytes.len());

@@ -1,20 +1,49 @@
 //! Acquire, extend, release and check: the rules of holding a lock.
 
 use super::waiting::{Limits, Wait};
-use super::{Effect, Ended, Site, Table};
+use super::{put, Effect, Ended, Site, Table};
 use crate::core::fence::Fence;
-use crate::core::lock::{Delivery, Holder, Lock};
-use crate::core::name::{Label, Place, Token};
+use crate::core::hold::{Delivery, Hold, Holder, Mode, SharedHold, HOLDS_MAX};
+use crate::core::lock::Lock;
+use crate::core::name::{HoldName, Label, Place, Token};
 use crate::core::slab::Handle;
 use crate::core::time::{Instant, Lease, Now};
+
+/// What a hold is to be like.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// How the lock is to be held.
+    pub mode: Mode,
+    /// Whether a hold the token has is to change its mode.
+    pub turn: Turn,
+    /// For how long.
+    pub lease: Lease,
+    /// Name of the hold.
+    pub name: Option<HoldName<'a>>,
+    /// How long the hold may last whatever is done, in ms.
+    pub cap_ms: Option<u64>,
+    /// Whether the hold ends with the connection.
+    pub ephemeral: bool,
+}
+
+/// A change of mode. Without one a mode never changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// None.
+    No,
+    /// From shared to exclusive.
+    Upgrade,
+    /// From exclusive to shared.
+    Downgrade,
+}
 
 /// A request for a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Acquire<'a> {
     /// Who asks.
     pub token: Token<'a>,
-    /// For how long.
-    pub lease: Lease,
+    /// For what.
+    pub ask: Ask<'a>,
     /// Description for people.
     pub label: Label<'a>,
     /// Id of the connection.
@@ -34,17 +63,23 @@ pub enum Acquired {
         fence: Fence,
         /// Milliseconds left of the lease.
         ttl_ms: u64,
-        /// Whether this call took the lock; not if the token had it already.
+        /// Whether this call took the lock, or the named hold; not if the token had it already.
         new: bool,
     },
     /// Another token holds the lock or is ahead in line. A poll keeps its place.
     Held,
     /// The token waits in line and is answered at its seat.
     Waits(Handle),
+    /// The token shares the lock, and did not ask for an upgrade.
+    HeldShared,
+    /// The token does not hold the lock whose mode it wants to change.
+    NotHeld,
     /// The wait would never end.
     Deadlock,
     /// As many wait as may.
     TooMany,
+    /// The token has as many holds of the lock as it may.
+    TooManyHolds,
     /// All fences are used up.
     NoFence,
 }
@@ -52,9 +87,9 @@ pub enum Acquired {
 /// The answer to [`Table::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseOutcome {
-    /// This call freed the lock.
+    /// This call ended the hold, or gave the named hold back.
     Released,
-    /// Nobody holds the lock.
+    /// There was nothing to release.
     Free,
     /// Another token holds the lock.
     Taken,
@@ -67,54 +102,177 @@ pub enum ExtendOutcome {
     Extended(u64),
     /// The token does not hold the lock.
     NotHeld,
+    /// The floor is above H and more than a day ahead of the clock.
+    FloorAhead,
 }
 
 impl Table {
-    /// Takes the lock at `place` for the token, repeats its grant, or lets it wait.
+    /// Takes the lock for the token, repeats its grant, or lets it wait.
     pub fn acquire(&mut self, site: Site<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
-        let lock = self.give_up_lapsed(site, request.token, now);
-        let Some(handle) = self.settle(Site { lock, ..site }, now) else {
-            return self.grant(site.place, request, now);
+        self.give_up_lapsed(site, request.token, now.instant);
+        let settled = self.settle(site, now);
+        let lock = settled.and_then(|handle| Some((handle, self.locks.get(handle)?)));
+        let Some((handle, lock)) = lock else {
+            return match request.ask.turn {
+                Turn::No => self.grant(None, site.place, request, now),
+                Turn::Upgrade | Turn::Downgrade => Acquired::NotHeld,
+            };
         };
-        let own = self.locks.get(handle).is_some_and(|lock| lock.token() == request.token.bytes());
-        if own {
-            return self.repeat(handle, request, now);
+        if lock.hold(request.token.bytes()).is_some() {
+            return self.acquire_again(handle, lock.is_exclusive(), site.place, request, now);
         }
-        let answer = self.wait(handle, site.place, request, now.instant);
-        if answer == Acquired::Held {
-            self.counts.refused += 1;
+        if request.ask.turn != Turn::No {
+            return Acquired::NotHeld;
         }
+        let admitted = self.occupancy(Some(lock), now.instant).admits(request.ask.mode);
+        if admitted && self.lines.first(site.place).is_none() {
+            return self.grant(Some(handle), site.place, request, now);
+        }
+        self.wait_or_refuse(handle, site.place, request, now.instant)
+    }
+
+    fn wait_or_refuse(&mut self, held: Handle, place: Place<'_>, request: &Acquire<'_>, now: Instant) -> Acquired {
+        let answer = self.wait(held, place, request, now);
+        self.counts.refused += u64::from(answer == Acquired::Held);
         answer
     }
 
-    /// A token that asks again in the last millisecond of its lease, when it counts as lapsed already, gives way to
-    /// whoever is next in line.
-    fn give_up_lapsed(&mut self, site: Site<'_>, token: Token<'_>, now: Now) -> Option<Handle> {
-        let handle = site.lock?;
-        let lock = self.locks.get(handle)?;
-        if lock.token() != token.bytes() || self.ms_left(lock, now.instant) > 0 {
-            return Some(handle);
+    /// The token holds the lock already: repeats its grant, or changes its mode.
+    fn acquire_again(
+        &mut self,
+        handle: Handle,
+        exclusive: bool,
+        place: Place<'_>,
+        request: &Acquire<'_>,
+        now: Now,
+    ) -> Acquired {
+        match (exclusive, request.ask.mode, request.ask.turn) {
+            (true, Mode::Shared(limit), Turn::Downgrade) => {
+                self.make_shared(handle, request.token.bytes(), limit, None);
+                let answer = self.repeat(handle, request, now);
+                self.serve(Some(handle), place, now);
+                answer
+            }
+            (true, ..) | (false, Mode::Shared(_), _) => self.repeat(handle, request, now),
+            (false, Mode::Exclusive, Turn::Upgrade) => self.upgrade(handle, place, request, now),
+            (false, Mode::Exclusive, _) => Acquired::HeldShared,
         }
-        self.pass_on(Some(handle), site.place, Some(Ended::LeaseEnded), now)
     }
 
-    fn grant(&mut self, place: Place<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
+    fn upgrade(&mut self, handle: Handle, place: Place<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
+        if self.locks.get(handle).is_some_and(|lock| lock.len() > 1) {
+            return self.wait_or_refuse(handle, place, request, now.instant);
+        }
         let Some(fence) = self.fences.issue(now.ticks) else {
             return Acquired::NoFence;
         };
-        let Acquire { token, lease, label, client, .. } = *request;
-        let holder = Holder { token, fence, lease, label };
-        let handle = self.insert(Lock::new(place, &holder, client, now.instant));
-        self.effects.extend([Effect::Created(handle), Effect::Acquired]);
+        self.withdraw_silently(place, request.token);
+        self.make_exclusive(handle, request.token, fence, request.ask.lease, now.instant);
+        self.told(handle, request.token.bytes());
+        self.bind(handle, request.token.bytes(), request.client, request.ask.ephemeral);
+        self.push_set(handle, fence);
+        self.effects.push(Effect::Acquired);
         self.counts.granted += 1;
-        Acquired::Granted { fence, ttl_ms: lease.ms(), new: true }
+        let ttl_ms = self.left_of(handle, request.token, now.instant);
+        Acquired::Granted { fence, ttl_ms, new: true }
+    }
+
+    /// Makes the only one of those who shared a lock its exclusive holder.
+    pub(super) fn make_exclusive(
+        &mut self,
+        handle: Handle,
+        token: Token<'_>,
+        fence: Fence,
+        lease: Lease,
+        now: Instant,
+    ) {
+        self.update(handle, |lock| {
+            let label = lock.holders().next().map(|seen| Box::<[u8]>::from(seen.label)).unwrap_or_default();
+            let limit = lock.limit_of(token.bytes());
+            if let Some(mut hold) = lock.vacate(token.bytes()) {
+                hold.remember(SharedHold { fence: hold.fence, limit });
+                hold.fence = fence;
+                lock.occupy(token.bytes(), &label, hold);
+            }
+        });
+        self.raise_lease(handle, token, lease, now);
+    }
+
+    /// Makes the exclusive holder of a lock one of those who may share it, under its own fence or an older one of its.
+    pub(super) fn make_shared(&mut self, handle: Handle, token: &[u8], limit: Option<u32>, older: Option<Fence>) {
+        let mut fence = None;
+        self.update(handle, |lock| {
+            let label = lock.holders().next().map(|seen| Box::<[u8]>::from(seen.label)).unwrap_or_default();
+            if let Some(mut hold) = lock.vacate(token) {
+                hold.fence = older.unwrap_or(hold.fence);
+                fence = Some(hold.fence);
+                lock.join(token, &label, limit, hold);
+            }
+        });
+        if let Some(fence) = fence {
+            self.push_set(handle, fence);
+        }
+    }
+
+    /// A token that asks again in the last millisecond of its lease, when it counts as lapsed already, gives its hold
+    /// up: whoever is next in line gets it.
+    fn give_up_lapsed(&mut self, site: Site<'_>, token: Token<'_>, now: Instant) {
+        let hold = site.lock.and_then(|handle| self.locks.get(handle)?.hold(token.bytes()));
+        if hold.is_some_and(|hold| self.ms_left(hold, now) == 0) {
+            self.end_hold(site, token.bytes(), Ended::LeaseEnded);
+        }
+    }
+
+    fn grant(&mut self, lock: Option<Handle>, place: Place<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
+        let Some(fence) = self.fences.issue(now.ticks) else {
+            return Acquired::NoFence;
+        };
+        let Acquire { token, label, client, ask, .. } = *request;
+        let holder = Holder {
+            token,
+            fence,
+            lease: ask.lease,
+            label,
+            mode: ask.mode,
+            unnamed: ask.name.is_none(),
+            names: ask.name.into_iter().collect(),
+            cap_ms: ask.cap_ms,
+        };
+        let hold = Hold::new(&holder, client, now.instant);
+        let handle = match lock {
+            None if ask.mode == Mode::Exclusive => {
+                let handle = self.insert(Lock::held_alone(place, token.bytes(), label.bytes(), hold));
+                self.effects.push(Effect::Created(handle));
+                handle
+            }
+            _ => {
+                let handle = lock.unwrap_or_else(|| self.create(place));
+                self.update(handle, |lock| put(lock, &holder, hold));
+                handle
+            }
+        };
+        if ask.ephemeral {
+            self.bind(handle, token.bytes(), client, true);
+        }
+        self.push_set(handle, fence);
+        self.effects.push(Effect::Acquired);
+        self.counts.granted += 1;
+        Acquired::Granted { fence, ttl_ms: self.left_of(handle, token, now.instant), new: true }
     }
 
     fn repeat(&mut self, handle: Handle, request: &Acquire<'_>, now: Now) -> Acquired {
-        let Some(lock) = self.locks.get(handle) else {
+        let token = request.token;
+        let Some(hold) = self.locks.get(handle).and_then(|lock| lock.hold(token.bytes())) else {
             return Acquired::Held;
         };
-        let (mut fence, new) = (lock.fence(), lock.delivery() != Delivery::Told);
+        let adds = request
+            .ask
+            .name
+            .is_some_and(|name| hold.extra.as_ref().is_none_or(|extra| !extra.names.contains(name.bytes())));
+        if adds && hold.count() >= HOLDS_MAX {
+            return Acquired::TooManyHolds;
+        }
+        let (mut fence, untold) = (hold.fence, hold.delivery != Delivery::Told);
         // An older node may have given the same number to another holder that was lost with it.
         let predates = self.serving.is_some_and(|serving| fence.get() <= serving.floor);
         if predates {
@@ -123,92 +281,159 @@ impl Table {
                 None => return Acquired::NoFence,
             }
         }
-        let changed = self.raise_lease(handle, request.lease, now.instant);
+        let (mut added, mut tightened) = (false, false);
         self.update(handle, |lock| {
-            lock.set_fence(fence);
-            lock.set_client(request.client);
+            lock.update(token.bytes(), |hold| {
+                hold.fence = fence;
+                added = hold.add(request.ask.name);
+                let cap = request.ask.cap_ms.map(|ms| hold.granted.after_ms(ms));
+                tightened = cap.is_some_and(|cap| hold.tighten(cap));
+            });
         });
-        if predates || changed {
-            self.effects.push(Effect::Changed(handle));
+        let raised = self.raise_lease(handle, token, request.ask.lease, now.instant);
+        self.told(handle, token.bytes());
+        self.bind(handle, token.bytes(), request.client, request.ask.ephemeral);
+        if predates || raised || added || tightened {
+            self.push_set(handle, fence);
         }
+        let new = added || untold;
         self.counts.repeated += u64::from(!new);
-        Acquired::Granted { fence, ttl_ms: self.left_of(handle, now.instant), new }
+        Acquired::Granted { fence, ttl_ms: self.left_of(handle, token, now.instant), new }
     }
 
     /// Makes the token's lease at least this long from now, or its own length again. Never shorter, never a new hold.
-    pub fn extend(&mut self, site: Site<'_>, token: Token<'_>, lease: Option<Lease>, now: Now) -> ExtendOutcome {
-        let Some(handle) = self.held_by(site, token, now.instant) else {
+    /// A floor raises the fence to it if that is higher.
+    pub fn extend(
+        &mut self,
+        site: Site<'_>,
+        token: Token<'_>,
+        lease: Option<Lease>,
+        floor: Option<Fence>,
+        now: Now,
+    ) -> ExtendOutcome {
+        let Some((handle, hold)) = self.held_by(site, token, now.instant) else {
             self.settle(site, now);
             return ExtendOutcome::NotHeld;
         };
-        let own = self.locks.get(handle).map(Lock::lease);
-        if lease.or(own).is_some_and(|lease| self.raise_lease(handle, lease, now.instant)) {
-            self.effects.push(Effect::Changed(handle));
+        if floor.is_some_and(|floor| !self.fences.accepts_from_stranger(floor, now.ticks)) {
+            return ExtendOutcome::FloorAhead;
         }
-        ExtendOutcome::Extended(self.left_of(handle, now.instant))
+        let (own, before) = (hold.lease, hold.fence);
+        let fence = floor.map_or(before, |floor| floor.max(before));
+        self.fences.raise(fence);
+        self.update(handle, |lock| lock.update(token.bytes(), |hold| hold.fence = fence));
+        let raised = self.raise_lease(handle, token, lease.unwrap_or(own), now.instant);
+        self.told(handle, token.bytes());
+        if raised || fence != before {
+            self.push_set(handle, fence);
+        }
+        ExtendOutcome::Extended(self.left_of(handle, token, now.instant))
     }
 
-    /// Frees the lock if the token holds it, and ends its wait if it waits.
-    pub fn release(&mut self, site: Site<'_>, token: Token<'_>, now: Now) -> ReleaseOutcome {
+    /// Ends the token's hold, or gives one named hold back, and ends the token's wait.
+    pub fn release(
+        &mut self,
+        site: Site<'_>,
+        token: Token<'_>,
+        name: Option<HoldName<'_>>,
+        now: Now,
+    ) -> ReleaseOutcome {
         let withdrawn = self.withdraw(site.place, token);
-        let held = self.settle(site, now).and_then(|handle| Some((handle, self.locks.get(handle)?)));
-        match held {
-            Some((handle, lock)) if lock.token() == token.bytes() => {
-                self.pass_on(Some(handle), site.place, Some(Ended::Released), now);
-                ReleaseOutcome::Released
+        let Some(handle) = self.settle(site, now) else {
+            self.counts.late_free += u64::from(!withdrawn);
+            return ReleaseOutcome::Free;
+        };
+        if self.locks.get(handle).and_then(|lock| lock.hold(token.bytes())).is_none() {
+            self.counts.late_taken += u64::from(!withdrawn);
+            return ReleaseOutcome::Taken;
+        }
+        if let Some(name) = name {
+            let (mut taken, mut left, mut fence) = (false, 0, None);
+            self.update(handle, |lock| {
+                lock.update(token.bytes(), |hold| {
+                    taken = hold.take(name);
+                    left = hold.count();
+                    fence = Some(hold.fence);
+                });
+            });
+            if !taken {
+                return ReleaseOutcome::Free;
             }
-            Some(_) => {
-                self.counts.late_taken += u64::from(!withdrawn);
-                ReleaseOutcome::Taken
-            }
-            None => {
-                self.counts.late_free += u64::from(!withdrawn);
-                ReleaseOutcome::Free
+            if left > 0 {
+                if let Some(fence) = fence {
+                    self.push_set(handle, fence);
+                }
+                return ReleaseOutcome::Released;
             }
         }
+        self.end_hold(Site { lock: Some(handle), ..site }, token.bytes(), Ended::Released);
+        self.serve(Some(handle), site.place, now);
+        ReleaseOutcome::Released
     }
 
     /// Milliseconds left if the token holds the lock, else 0.
     pub fn check(&mut self, site: Site<'_>, token: Token<'_>, now: Instant) -> u64 {
-        let Some(handle) = self.held_by(site, token, now) else { return 0 };
-        if let Some(lock) = self.locks.get_mut(handle).filter(|lock| lock.delivery() == Delivery::Untold) {
-            lock.set_delivery(Delivery::Told);
+        let Some((handle, hold)) = self.held_by(site, token, now) else { return 0 };
+        let (left_ms, untold) = (self.ms_left(hold, now), hold.delivery == Delivery::Untold);
+        if untold {
+            self.told(handle, token.bytes());
         }
-        self.left_of(handle, now)
+        left_ms
     }
 
-    /// The lock that is held at this instant, for those who only look.
+    /// The lock if it is held at this instant, for those who only look.
     pub fn look(&self, site: Site<'_>, now: Instant) -> Option<&Lock> {
-        site.lock.and_then(|handle| self.locks.get(handle)).filter(|lock| self.ms_left(lock, now) > 0)
+        let lock = site.lock.and_then(|handle| self.locks.get(handle))?;
+        lock.holders().any(|seen| self.ms_left(seen.hold, now) > 0).then_some(lock)
     }
 
-    /// This node does not own the lock's slot yet, or does so only now: the lease starts anew.
+    /// This node does not own the lock's slot yet, or does so only now: every lease starts anew.
     pub fn hold_back(&mut self, handle: Handle, now: Instant) {
-        self.update(handle, |lock| lock.restart(lock.lease(), now));
+        self.update(handle, |lock| {
+            let tokens: Vec<Box<[u8]>> = lock.holders().map(|seen| seen.token.into()).collect();
+            for token in tokens {
+                lock.update(&token, |hold| hold.end = hold.end.max(now.after(hold.lease)));
+            }
+        });
     }
 
-    fn left_of(&self, handle: Handle, now: Instant) -> u64 {
-        self.locks.get(handle).map_or(0, |lock| self.ms_left(lock, now))
+    fn left_of(&self, handle: Handle, token: Token<'_>, now: Instant) -> u64 {
+        let hold = self.locks.get(handle).and_then(|lock| lock.hold(token.bytes()));
+        hold.map_or(0, |hold| self.ms_left(hold, now))
     }
 
-    fn held_by(&self, site: Site<'_>, token: Token<'_>, now: Instant) -> Option<Handle> {
-        let lock = self.locks.get(site.lock?)?;
-        site.lock.filter(|_| lock.token() == token.bytes() && self.ms_left(lock, now) > 0)
+    fn held_by(&self, site: Site<'_>, token: Token<'_>, now: Instant) -> Option<(Handle, &Hold)> {
+        let handle = site.lock?;
+        let hold = self.locks.get(handle)?.hold(token.bytes())?;
+        (self.ms_left(hold, now) > 0).then_some((handle, hold))
     }
 
-    /// Moves the end of the lease out, and starts the lease of a grant that was not fetched yet: whoever gets here is
-    /// told. Whether the saved form of the holder changed.
-    fn raise_lease(&mut self, handle: Handle, lease: Lease, now: Instant) -> bool {
+    /// Moves the end of the lease out, as far as the cap allows, and starts the lease of a grant that is fetched only
+    /// now. Whether the saved form of the holder changed.
+    pub(super) fn raise_lease(&mut self, handle: Handle, token: Token<'_>, lease: Lease, now: Instant) -> bool {
         let serving = self.serving;
         let mut changed = false;
         self.update(handle, |lock| {
-            let end = serving.map_or(lock.end(), |serving| super::end(lock, serving));
-            if now.after(lease) > end || lock.delivery() == Delivery::Unfetched {
-                changed = lock.lease() != lease;
-                lock.restart(lease, now);
-            }
-            lock.set_delivery(Delivery::Told);
+            lock.update(token.bytes(), |hold| {
+                let end = serving.map_or(hold.end, |serving| hold.end_since(serving.since));
+                let moves = now.after(lease) > end && hold.cap().is_none_or(|cap| end < cap);
+                if moves || hold.delivery == Delivery::Unfetched {
+                    changed = hold.lease != lease;
+                    hold.lease = lease;
+                    hold.end = now.after(lease);
+                }
+                if hold.delivery == Delivery::Unfetched {
+                    hold.delivery = Delivery::Told;
+                }
+            });
         });
         changed
+    }
+
+    /// The token gets what it waits for in another way: its wait is over without an answer to count.
+    fn withdraw_silently(&mut self, place: Place<'_>, token: Token<'_>) {
+        if let Some(waiter) = self.lines.find(place, token.bytes()).and_then(|waiter| self.lines.leave(waiter)) {
+            self.effects.extend(waiter.seat.map(|seat| Effect::Answer(seat, super::Answer::Superseded)));
+        }
     }
 }

@@ -12,7 +12,7 @@ impl Table {
         if let Some(lock) = self.locks.get(handle) {
             let place = lock.place();
             if self.lines.count(place) > 0 {
-                self.stirred.push((place.db, place.key.into()));
+                self.stirred.insert((place.db, place.key.into()));
             }
             self.unlinked = Some(handle);
         }
@@ -26,6 +26,13 @@ impl Table {
         self.set_linked(handle, true);
     }
 
+    /// Something happened at a place: if anybody waits there, it is looked at.
+    pub(super) fn stir_place(&mut self, place: Place<'_>) {
+        if self.lines.count(place) > 0 {
+            self.stirred.insert((place.db, place.key.into()));
+        }
+    }
+
     /// Whether something happened where somebody waits.
     pub fn is_stirred(&self) -> bool {
         !self.stirred.is_empty()
@@ -33,7 +40,7 @@ impl Table {
 
     /// Places where the next in line may have its turn.
     pub fn take_stirred(&mut self) -> Vec<(i32, Box<[u8]>)> {
-        std::mem::take(&mut self.stirred)
+        std::mem::take(&mut self.stirred).into_iter().collect()
     }
 
     /// Puts places back that were taken and not looked at.
@@ -56,7 +63,9 @@ impl Table {
             return false;
         };
         // The server frees the old handle on its own; the copy outlives it.
-        let copy = self.locks.insert(lock.clone());
+        let mut copy = lock.clone();
+        copy.set_scheduled(None);
+        let copy = self.locks.insert(copy);
         self.evicted.push(copy);
         true
     }

@@ -3,34 +3,50 @@
 //!
 //! * this file: the table, its clock rules, and how locks come in and go out
 //! * [`holding`]: acquire, extend, release, check
-//! * [`waiting`]: joining a line, hand-over, the end of a wait
+//! * [`serving`]: ending holds, and giving the lock to the next in line
+//! * [`waiting`]: joining a line, the end of a wait
+//! * [`bound`]: holds that end with their connection
 //! * [`deadlock`]: whether a wait would never end
 //! * [`keyspace`]: what the server's own commands (RENAME, FLUSHALL, eviction) do to locks
 
+mod bound;
 mod deadlock;
 mod holding;
 mod keyspace;
+mod serving;
 mod waiting;
 
-use super::codec::{self, Corrupt};
+use super::codec::{self, Change, Corrupt};
 use super::fence::{Fence, Fences};
+use super::hold::{Hold, Holder, Mode};
 use super::line::{Lines, Seat};
-use super::lock::{Delivery, Lock};
+use super::lock::Lock;
 use super::name::Place;
 use super::slab::{Handle, Slab};
 use super::time::{Instant, Now};
+use bound::Bound;
 use std::collections::BTreeSet;
 
-pub use holding::{Acquire, Acquired, ExtendOutcome, ReleaseOutcome};
+pub use bound::BoundHold;
+pub use holding::{Acquire, Acquired, Ask, ExtendOutcome, ReleaseOutcome, Turn};
 pub use waiting::{Answer, Limits, Wait};
 
 /// What the caller has to carry out, in this order. All of it concerns the one key it asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A lock was taken: store this handle at its key, tell the replicas.
+    /// A lock came to be: store this handle at its key.
     Created(Handle),
-    /// The holder, or its saved form, changed: tell the replicas.
-    Changed(Handle),
+    /// A holder was set, or its saved form changed: tell the replicas.
+    Set {
+        /// The lock.
+        lock: Handle,
+        /// The holder's fence.
+        fence: Fence,
+        /// Whether it took the place of all that were.
+        alone: bool,
+    },
+    /// This holder was removed and others stay: tell the replicas.
+    Unset(Box<[u8]>),
     /// The lock is free again: delete its key, tell the replicas.
     Removed,
     /// Publish that the lock was taken.
@@ -90,7 +106,7 @@ pub enum Refused {
 /// Totals since the start of the server, for INFO.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// Locks granted to a token that did not hold them.
+    /// Holds granted to a token that did not have them.
     pub granted: u64,
     /// Grants repeated for a token that held the lock already.
     pub repeated: u64,
@@ -135,7 +151,7 @@ pub struct Table {
     held: usize,
     lines: Lines,
     /// Places with a line where something happened: the next in line may have its turn.
-    stirred: Vec<(i32, Box<[u8]>)>,
+    stirred: BTreeSet<(i32, Box<[u8]>)>,
     fences: Fences,
     serving: Option<Serving>,
     counts: Counts,
@@ -144,6 +160,8 @@ pub struct Table {
     unlinked: Option<Handle>,
     /// Locks the server evicted, to be put back.
     evicted: Vec<Handle>,
+    /// Holds that end with their connection.
+    bound: Bound,
 }
 
 impl Table {
@@ -199,18 +217,18 @@ impl Table {
         self.locks.get(handle)
     }
 
-    /// Milliseconds left of a lock's lease, rounded down. Where leases stand still, the whole lease is left.
-    pub fn ms_left(&self, lock: &Lock, now: Instant) -> u64 {
+    /// Milliseconds left of a hold's lease, rounded down. Where leases stand still, the whole lease is left.
+    pub fn ms_left(&self, hold: &Hold, now: Instant) -> u64 {
         match self.serving {
-            Some(serving) => now.ms_until(end(lock, serving)),
-            None => lock.lease().ms(),
+            Some(serving) => now.ms_until(hold.end_since(serving.since)),
+            None => hold.lease.ms(),
         }
     }
 
-    /// Whether others may take the lock. Its holder counts as lapsed up to 1 ms earlier, when 0 ms are reported as
-    /// left: by the client's own clock the lease runs to its very end.
-    fn is_over(&self, lock: &Lock, now: Instant) -> bool {
-        self.serving.is_some_and(|serving| end(lock, serving) <= now)
+    /// Whether others may have what this hold takes. Its holder counts as lapsed up to 1 ms earlier, when 0 ms are
+    /// reported as left: by the client's own clock the lease runs to its very end.
+    fn is_over(&self, hold: &Hold, now: Instant) -> bool {
+        self.serving.is_some_and(|serving| hold.end_since(serving.since) <= now)
     }
 
     /// The effects since this was last called.
@@ -233,13 +251,17 @@ impl Table {
             if at > now {
                 return None;
             }
-            self.deadlines.pop_first();
-            let Some(lock) = self.locks.get_mut(handle) else { continue };
-            lock.set_end(end(lock, serving));
-            self.deadlines.insert((lock.end(), handle));
-            if lock.end() <= now {
+            let over = match self.locks.get_mut(handle) {
+                Some(lock) => lock.ended(serving.since, now).is_some() || lock.is_empty(),
+                None => {
+                    self.deadlines.pop_first();
+                    continue;
+                }
+            };
+            if over {
                 return Some(handle);
             }
+            self.schedule(handle);
         }
     }
 
@@ -248,40 +270,54 @@ impl Table {
     /// # Errors
     /// Bytes that are not a lock, and a forged fence.
     pub fn load(&mut self, place: Place<'_>, bytes: &[u8], origin: Origin, now: Now) -> Result<Handle, Refused> {
-        let holder = codec::decode(bytes).map_err(Refused::Corrupt)?;
-        if origin == Origin::Stranger && !self.fences.accepts_from_stranger(holder.fence, now.ticks) {
+        let holders = codec::decode_lock(bytes).map_err(Refused::Corrupt)?;
+        let ahead = |holder: &Holder<'_>| !self.fences.accepts_from_stranger(holder.fence, now.ticks);
+        if origin == Origin::Stranger && holders.iter().any(ahead) {
             return Err(Refused::FenceAhead);
         }
-        self.fences.raise(holder.fence);
-        Ok(self.insert(Lock::new(place, &holder, 0, now.instant)))
+        let mut lock = Lock::new(place);
+        for holder in &holders {
+            self.fences.raise(holder.fence);
+            put(&mut lock, holder, Hold::new(holder, 0, now.instant));
+        }
+        Ok(self.insert(lock))
     }
 
     /// Leaves a lock whose lease is over to the one who hands it over later: it is not due again.
     pub fn park(&mut self, handle: Handle) {
-        if let Some(lock) = self.locks.get(handle) {
-            self.deadlines.remove(&(lock.end(), handle));
-        }
+        self.schedule_at(handle, None);
     }
 
-    /// Follows a change the primary made: an exclusive holder takes the place of whatever held the lock before.
+    /// Follows a change the primary made.
     ///
     /// # Errors
-    /// Bytes that are not a lock.
+    /// Bytes that are not a change.
     pub fn follow(&mut self, site: Site<'_>, bytes: &[u8], now: Now) -> Result<(), Corrupt> {
-        let holder = codec::decode(bytes)?;
-        self.fences.raise(holder.fence);
-        let mut lock = Lock::new(site.place, &holder, 0, now.instant);
-        match site.lock.and_then(|handle| Some((handle, self.locks.get(handle)?))) {
-            Some((handle, old)) => {
-                if old.token() == lock.token() {
-                    lock.set_granted(old.granted());
-                }
-                self.replace(handle, lock);
-                self.effects.push(Effect::Changed(handle));
+        let change = codec::decode(bytes)?;
+        let known = site.lock.filter(|&handle| self.locks.get(handle).is_some());
+        match change {
+            Change::Set { holder, alone } => {
+                self.fences.raise(holder.fence);
+                let handle = known.unwrap_or_else(|| self.create(site.place));
+                let mut hold = Hold::new(&holder, 0, now.instant);
+                self.update(handle, |lock| {
+                    if let Some(old) = lock.hold(holder.token.bytes()) {
+                        hold.granted = old.granted;
+                    }
+                    if alone {
+                        lock.clear();
+                    }
+                    put(lock, &holder, hold);
+                });
+                self.push_set(handle, holder.fence);
             }
-            None => {
-                let handle = self.insert(lock);
-                self.effects.push(Effect::Created(handle));
+            Change::Removed(token) => {
+                if let Some(handle) = known {
+                    self.update(handle, |lock| {
+                        lock.vacate(token.bytes());
+                    });
+                    self.effects.push(Effect::Unset(token.bytes().into()));
+                }
             }
         }
         Ok(())
@@ -296,29 +332,33 @@ impl Table {
     pub fn memory_bytes(&self, handle: Handle) -> usize {
         // A tree node holds 11 entries and is two thirds full in the long run.
         const DEADLINE_BYTES: usize = size_of::<(Instant, Handle)>() * 3 / 2;
-        self.locks.get(handle).map_or(0, |lock| Slab::<Lock>::SLOT_BYTES + lock.text_bytes() + DEADLINE_BYTES)
+        self.locks.get(handle).map_or(0, |lock| Slab::<Lock>::SLOT_BYTES + lock.heap_bytes() + DEADLINE_BYTES)
     }
 
     fn insert(&mut self, lock: Lock) -> Handle {
-        let end = lock.end();
         let handle = self.locks.insert(lock);
-        self.deadlines.insert((end, handle));
         self.held += 1;
+        self.schedule(handle);
         handle
     }
 
-    /// Puts another hold in a lock's stead.
-    fn replace(&mut self, handle: Handle, lock: Lock) {
-        let Some(entry) = self.locks.get_mut(handle) else { return };
-        self.deadlines.remove(&(entry.end(), handle));
-        self.deadlines.insert((lock.end(), handle));
-        self.held += usize::from(!entry.linked());
-        *entry = lock;
+    /// A lock at `place` that nobody holds yet: the caller is about to give it a holder.
+    fn create(&mut self, place: Place<'_>) -> Handle {
+        let handle = self.insert(Lock::new(place));
+        self.effects.push(Effect::Created(handle));
+        handle
+    }
+
+    /// Tells of a holder that was set. Whether it is alone is decided now: others may join before this is carried out.
+    fn push_set(&mut self, lock: Handle, fence: Fence) {
+        let alone = self.locks.get(lock).is_some_and(|lock| lock.len() == 1);
+        self.effects.push(Effect::Set { lock, fence, alone });
     }
 
     fn remove(&mut self, handle: Handle) {
+        self.schedule_at(handle, None);
+        self.unbind_all(handle);
         if let Some(lock) = self.locks.remove(handle) {
-            self.deadlines.remove(&(lock.end(), handle));
             self.held -= usize::from(lock.linked());
         }
     }
@@ -326,37 +366,49 @@ impl Table {
     /// Notes that a lock went into the keyspace or out of it.
     fn set_linked(&mut self, handle: Handle, linked: bool) {
         let Some(lock) = self.locks.get_mut(handle) else { return };
-        match (lock.linked(), linked) {
-            (false, true) => {
-                self.deadlines.insert((lock.end(), handle));
-                self.held += 1;
-            }
-            (true, false) => {
-                self.deadlines.remove(&(lock.end(), handle));
-                self.held -= 1;
-            }
-            _ => {}
+        if lock.linked() == linked {
+            return;
         }
         lock.set_linked(linked);
+        self.held = if linked { self.held + 1 } else { self.held - 1 };
+        self.schedule(handle);
     }
 
     /// Changes a lock under its deadline.
     fn update(&mut self, handle: Handle, change: impl FnOnce(&mut Lock)) {
+        if let Some(lock) = self.locks.get_mut(handle) {
+            change(lock);
+            self.schedule(handle);
+        }
+    }
+
+    /// Puts the lock's next end among the deadlines.
+    fn schedule(&mut self, handle: Handle) {
+        let at = self.locks.get(handle).filter(|lock| lock.linked()).map(Lock::first_end);
+        self.schedule_at(handle, at);
+    }
+
+    fn schedule_at(&mut self, handle: Handle, at: Option<Instant>) {
         let Some(lock) = self.locks.get_mut(handle) else { return };
-        let before = lock.end();
-        change(lock);
-        let after = lock.end();
-        if before != after && self.deadlines.remove(&(before, handle)) {
-            self.deadlines.insert((after, handle));
+        let before = lock.scheduled();
+        if before == at {
+            return;
+        }
+        lock.set_scheduled(at);
+        if let Some(before) = before {
+            self.deadlines.remove(&(before, handle));
+        }
+        if let Some(at) = at {
+            self.deadlines.insert((at, handle));
         }
     }
 }
 
-/// The end of a lease on a node that serves since `serving`: it counts from there at the earliest. The time in which a
-/// polled grant has to be fetched is none of the lease.
-fn end(lock: &Lock, serving: Serving) -> Instant {
-    if lock.delivery() == Delivery::Unfetched && lock.granted() >= serving.since {
-        return lock.end();
+/// Puts a holder into a lock, the way it holds it.
+fn put(lock: &mut Lock, holder: &Holder<'_>, hold: Hold) {
+    let (token, label) = (holder.token.bytes(), holder.label.bytes());
+    match holder.mode {
+        Mode::Exclusive => lock.occupy(token, label, hold),
+        Mode::Shared(limit) => lock.join(token, label, limit, hold),
     }
-    lock.end().max(serving.since.after(lock.lease()))
 }

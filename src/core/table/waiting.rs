@@ -1,12 +1,11 @@
-//! Waiting in line: joining, hand-over, and the ways a wait ends. A grant to a waiter is a hand-over: the hold changes
-//! in place, so the lock is never free in between and nothing barges past the line.
+//! Waiting in line: joining it, and the ways a wait ends without the lock.
 
-use super::holding::{Acquire, Acquired};
+use super::holding::{Acquire, Acquired, Turn};
 use super::{Effect, Ended, Site, Table};
 use crate::core::fence::Fence;
-use crate::core::line::{Seat, Waiter};
-use crate::core::lock::{Delivery, Holder, Lock};
-use crate::core::name::{Label, Place, Token};
+use crate::core::hold::{Delivery, Hold};
+use crate::core::line::{Lines, Seat, Waiter};
+use crate::core::name::{Place, Token};
 use crate::core::slab::Handle;
 use crate::core::time::{Instant, Now};
 
@@ -48,6 +47,8 @@ pub enum Answer {
     Empty,
     /// The same token waits on another connection now.
     Superseded,
+    /// The token waited for an upgrade, and its hold is gone.
+    NotHeld,
     /// The key holds something that is not a lock.
     NotALock,
     /// The key's slot is another node's.
@@ -59,110 +60,7 @@ pub enum Answer {
 }
 
 impl Table {
-    /// Brings a lock up to date: a hold whose lease is over ends, a free lock goes to the next in line. Gives back the
-    /// lock if it is held.
-    pub fn settle(&mut self, site: Site<'_>, now: Now) -> Option<Handle> {
-        match site.lock.and_then(|handle| Some((handle, self.locks.get(handle)?))) {
-            Some((handle, lock)) if !self.is_over(lock, now.instant) => {
-                self.lines.set_lock(site.place, handle);
-                Some(handle)
-            }
-            Some((handle, lock)) => {
-                let ended = match lock.delivery() {
-                    Delivery::Unfetched => Ended::TakenBack,
-                    Delivery::Told | Delivery::Untold => Ended::LeaseEnded,
-                };
-                self.pass_on(Some(handle), site.place, Some(ended), now)
-            }
-            None => self.pass_on(None, site.place, None, now),
-        }
-    }
-
-    /// Whether [`Table::settle`] would hand the lock to somebody.
-    pub fn would_hand_over(&self, site: Site<'_>, now: Instant) -> bool {
-        let held = site.lock.and_then(|handle| self.locks.get(handle)).is_some_and(|lock| !self.is_over(lock, now));
-        !held && self.lines.first(site.place).is_some()
-    }
-
-    /// Ends a hold, if there is one, and gives the lock to the next in line, if there is one.
-    pub(super) fn pass_on(
-        &mut self,
-        held: Option<Handle>,
-        place: Place<'_>,
-        ended: Option<Ended>,
-        now: Now,
-    ) -> Option<Handle> {
-        if let Some(ended) = ended {
-            match ended {
-                Ended::Released => self.counts.released += 1,
-                Ended::LeaseEnded => self.counts.leases_ended += 1,
-                Ended::TakenBack => self.counts.taken_back += 1,
-            }
-        }
-        while !self.lines.is_empty() {
-            let Some(waiter) = self.lines.first(place).and_then(|next| self.lines.leave(next)) else { break };
-            if waiter.seat.is_none() && waiter.until.is_some_and(|until| until <= now.instant) {
-                self.counts.waits_ended_empty += 1;
-            } else if let Some(fence) = self.fences.issue(now.ticks) {
-                return self.hand_to(waiter, fence, held, ended, now);
-            } else if let Some(seat) = waiter.seat {
-                self.effects.push(Effect::Answer(seat, Answer::NoFence));
-            }
-        }
-        if let Some(handle) = held {
-            self.remove(handle);
-            self.effects.push(Effect::Removed);
-            self.effects.extend(ended.map(Effect::Ended));
-        }
-        None
-    }
-
-    fn hand_to(
-        &mut self,
-        waiter: Waiter,
-        fence: Fence,
-        held: Option<Handle>,
-        ended: Option<Ended>,
-        now: Now,
-    ) -> Option<Handle> {
-        let token = Token::new(&waiter.token)?;
-        let holder = Holder { token, fence, lease: waiter.lease, label: Label::cut(&waiter.label) };
-        let mut lock = Lock::new(waiter.place(), &holder, waiter.client, now.instant);
-        match (waiter.seat, waiter.until) {
-            (None, Some(until)) => {
-                lock.set_delivery(Delivery::Unfetched);
-                lock.set_end(until);
-            }
-            _ => lock.set_delivery(Delivery::Untold),
-        }
-        let handle = match held {
-            Some(handle) => {
-                self.replace(handle, lock);
-                self.effects.push(Effect::Changed(handle));
-                handle
-            }
-            None => {
-                let handle = self.insert(lock);
-                self.effects.push(Effect::Created(handle));
-                handle
-            }
-        };
-        self.lines.set_lock(waiter.place(), handle);
-        self.effects.extend(ended.map(Effect::Ended));
-        self.effects.push(Effect::Acquired);
-        let waited_ms = waiter.asked.ms_until(now.instant);
-        self.counts.granted += 1;
-        self.counts.handed_over += 1;
-        self.counts.wait_ms_sum += waiter.joined.ms_until(now.instant);
-        self.counts.wait_ms_max = self.counts.wait_ms_max.max(waiter.joined.ms_until(now.instant));
-        if let Some(seat) = waiter.seat {
-            let ttl_ms = waiter.lease.ms();
-            self.effects.push(Effect::Answer(seat, Answer::Granted { lock: handle, fence, ttl_ms, waited_ms }));
-        }
-        Some(handle)
-    }
-
-    /// Lets a token wait for a lock that another one holds.
+    /// Lets a token wait for a lock that it cannot have now.
     pub(super) fn wait(&mut self, held: Handle, place: Place<'_>, request: &Acquire<'_>, now: Instant) -> Acquired {
         let (seat, until) = match request.wait {
             Wait::No => return Acquired::Held,
@@ -170,14 +68,21 @@ impl Table {
             Wait::Poll(until) => (None, Some(until)),
         };
         let set = |waiter: &mut Waiter| {
-            waiter.lease = request.lease;
+            let ask = &request.ask;
+            waiter.lease = ask.lease;
+            waiter.mode = ask.mode;
+            waiter.name = ask.name.map(|name| name.bytes().into());
+            waiter.cap_ms = ask.cap_ms;
+            waiter.ephemeral = ask.ephemeral;
             waiter.label = request.label.bytes().into();
             waiter.client = request.client;
             waiter.asked = now;
             waiter.seat = seat;
             waiter.until = until;
         };
-        let waiter = match self.lines.find(place, request.token.bytes()) {
+        let upgrade = request.ask.turn == Turn::Upgrade;
+        let waits = self.lines.find(place, request.token.bytes());
+        let waiter = match waits {
             Some(waiter) => {
                 if let Some(old) = self.lines.take_over(waiter, set) {
                     self.effects.push(Effect::Answer(old, Answer::Superseded));
@@ -188,12 +93,13 @@ impl Table {
                 if self.is_full(seat, request.limits) {
                     return Acquired::TooMany;
                 }
-                if self.would_never_end(held, place, request.token) {
+                let mut waiter = Waiter::new(place, request.token, &[], request.ask.lease, now);
+                set(&mut waiter);
+                waiter.upgrade = upgrade;
+                if self.would_never_end(held, &waiter) {
                     self.counts.deadlocks += 1;
                     return Acquired::Deadlock;
                 }
-                let mut waiter = Waiter::new(place, request.token, &[], request.lease, now);
-                set(&mut waiter);
                 self.counts.waited += 1;
                 let waiter = self.lines.join(waiter);
                 self.lines.set_lock(place, held);
@@ -226,10 +132,12 @@ impl Table {
         true
     }
 
-    /// The connection is gone, or was unblocked by somebody else: its wait is over.
+    /// The connection is gone, or was unblocked by somebody else: its wait is over. Whoever was behind it may have its
+    /// turn now.
     pub fn leave(&mut self, waiter: Handle) {
-        if self.lines.leave(waiter).is_some() {
+        if let Some(waiter) = self.lines.leave(waiter) {
             self.counts.waits_ended_empty += 1;
+            self.stir_place(waiter.place());
         }
     }
 
@@ -238,6 +146,7 @@ impl Table {
         if let Some(waiter) = self.lines.leave(waiter) {
             self.counts.waits_ended_empty += 1;
             self.effects.extend(waiter.seat.map(|seat| Effect::Answer(seat, answer)));
+            self.stir_place(waiter.place());
         }
     }
 
@@ -250,29 +159,42 @@ impl Table {
 
     /// Every wait is over without an answer: this node is no primary any more and the server unblocked everyone.
     pub fn drop_lines(&mut self) {
-        self.lines = super::Lines::default();
-        self.stirred = Vec::new();
+        self.lines = Lines::default();
+        self.stirred.clear();
     }
 
     /// Whether a grant made to a waiter is its token's still, at the moment its reply is written. From then on the
     /// token knows, and the grant is not taken back.
     pub fn deliver(&mut self, lock: Handle, place: Place<'_>, token: &[u8], fence: Fence, now: Instant) -> bool {
-        let Some(held) = self.locks.get(lock) else { return false };
-        let same = held.place() == place && held.token() == token && held.fence() == fence;
-        if !same || self.ms_left(held, now) == 0 {
+        let held = self.locks.get(lock).filter(|lock| lock.place() == place);
+        let hold = held.and_then(|lock| lock.hold(token)).filter(|hold| hold.fence == fence);
+        if hold.is_none_or(|hold| self.ms_left(hold, now) == 0) {
             return false;
         }
-        if let Some(held) = self.locks.get_mut(lock) {
-            held.set_delivery(Delivery::Told);
-        }
+        self.told(lock, token);
         true
     }
 
-    /// Takes a grant back whose reply could not be delivered, unless its token learned of it in another way.
+    /// The token was told that it holds the lock.
+    pub(super) fn told(&mut self, lock: Handle, token: &[u8]) {
+        self.update(lock, |lock| lock.update(token, Hold::confirm));
+    }
+
+    /// Takes a grant back whose reply could not be delivered, unless its token learned of it in another way. An upgrade
+    /// leaves the shared hold.
     pub fn take_back(&mut self, site: Site<'_>, fence: Fence, now: Now) {
-        let untold = |lock: &&Lock| lock.fence() == fence && lock.delivery() == Delivery::Untold;
-        if site.lock.and_then(|lock| self.locks.get(lock)).filter(untold).is_some() {
-            self.pass_on(site.lock, site.place, Some(Ended::TakenBack), now);
+        let Some(handle) = site.lock else { return };
+        let seen = self.locks.get(handle).and_then(|lock| lock.holder_with(fence));
+        let Some(seen) = seen.filter(|seen| seen.hold.delivery == Delivery::Untold) else { return };
+        let (token, before) = (Box::<[u8]>::from(seen.token), seen.hold.before_upgrade());
+        match before {
+            Some(before) => {
+                self.counts.taken_back += 1;
+                self.make_shared(handle, &token, before.limit, Some(before.fence));
+                self.told(handle, &token);
+            }
+            None => self.end_hold(site, &token, Ended::TakenBack),
         }
+        self.serve(Some(handle), site.place, now);
     }
 }

@@ -1,0 +1,176 @@
+//! The holders of a shared lock. Each is found by its token, by its fence and by the end of its lease, so that what
+//! one of a thousand readers does costs the same as among ten.
+
+use super::fence::Fence;
+use super::hold::Hold;
+use super::time::Instant;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+
+/// One holder of a shared lock.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Its description for people.
+    pub label: Box<[u8]>,
+    /// How many holders it accepts, itself included.
+    pub limit: Option<u32>,
+    /// Its hold.
+    pub hold: Hold,
+}
+
+/// The holders of a shared lock.
+#[derive(Clone, Default)]
+pub struct Crowd {
+    members: HashMap<Rc<[u8]>, Member>,
+    by_fence: BTreeMap<Fence, Rc<[u8]>>,
+    ends: BTreeSet<(Instant, Fence)>,
+    /// How many members have each limit.
+    limits: BTreeMap<u32, usize>,
+}
+
+impl Crowd {
+    /// Number of holders.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether nobody holds the lock.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// The holder with this token.
+    pub fn get(&self, token: &[u8]) -> Option<&Member> {
+        self.members.get(token)
+    }
+
+    /// The token of the holder with this fence.
+    pub fn token_of(&self, fence: Fence) -> Option<&Rc<[u8]>> {
+        self.by_fence.get(&fence)
+    }
+
+    /// The smallest limit of any holder.
+    pub fn smallest_limit(&self) -> Option<u32> {
+        self.limits.first_key_value().map(|(&limit, _)| limit)
+    }
+
+    /// The first end of a lease, as far as the holds know by themselves.
+    pub fn first_end(&self) -> Option<Instant> {
+        self.ends.first().map(|&(end, _)| end)
+    }
+
+    /// Fences of the holds that have ended at `now`, as far as they know by themselves, the earliest first.
+    pub fn ended(&self, now: Instant) -> impl Iterator<Item = Fence> + '_ {
+        self.ends.iter().take_while(move |(end, _)| *end <= now).map(|&(_, fence)| fence)
+    }
+
+    /// Takes a holder in, in the stead of what its token had.
+    pub fn insert(&mut self, token: &[u8], member: Member) {
+        self.remove(token);
+        let token: Rc<[u8]> = token.into();
+        self.by_fence.insert(member.hold.fence, token.clone());
+        self.ends.insert((member.hold.end, member.hold.fence));
+        if let Some(limit) = member.limit {
+            *self.limits.entry(limit).or_default() += 1;
+        }
+        self.members.insert(token, member);
+    }
+
+    /// Takes a holder out.
+    pub fn remove(&mut self, token: &[u8]) -> Option<Member> {
+        let member = self.members.remove(token)?;
+        self.by_fence.remove(&member.hold.fence);
+        self.ends.remove(&(member.hold.end, member.hold.fence));
+        if let Some(limit) = member.limit {
+            if let Some(count) = self.limits.get_mut(&limit) {
+                *count -= 1;
+                if *count == 0 {
+                    self.limits.remove(&limit);
+                }
+            }
+        }
+        Some(member)
+    }
+
+    /// Changes a hold under its fence and end.
+    pub fn update(&mut self, token: &[u8], change: impl FnOnce(&mut Hold)) {
+        let Some((key, member)) = self.members.get_key_value(token) else { return };
+        let (key, before) = (key.clone(), (member.hold.end, member.hold.fence));
+        let Some(member) = self.members.get_mut(token) else { return };
+        change(&mut member.hold);
+        let after = (member.hold.end, member.hold.fence);
+        if before != after {
+            self.ends.remove(&before);
+            self.ends.insert(after);
+            self.by_fence.remove(&before.1);
+            self.by_fence.insert(after.1, key);
+        }
+    }
+
+    /// Every holder with its token, in the order of fences.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Member)> {
+        self.by_fence.values().filter_map(|token| Some((&**token, self.members.get(token)?)))
+    }
+
+    /// Bytes the holders occupy, about.
+    pub fn bytes(&self) -> usize {
+        // Per holder: its entry in the map, two tree entries, token and label.
+        let entry = size_of::<(Rc<[u8]>, Member)>() + 2 * size_of::<(Instant, Fence)>() + 64;
+        self.iter().map(|(token, member)| entry + token.len() + member.label.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::hold::{Holder, Mode};
+    use super::super::name::{Label, Token};
+    use super::super::time::Lease;
+    use super::*;
+
+    fn member(fence: u64, limit: Option<u32>) -> Member {
+        let holder = Holder {
+            token: Token::new(b"t").unwrap(),
+            fence: Fence::new(fence).unwrap(),
+            lease: Lease::from_ms(fence).unwrap(),
+            label: Label::new(b"").unwrap(),
+            mode: Mode::Shared(limit),
+            unnamed: true,
+            names: Vec::new(),
+            cap_ms: None,
+        };
+        Member { label: Box::default(), limit, hold: Hold::new(&holder, 0, Instant::from_micros(0)) }
+    }
+
+    #[test]
+    fn limits_come_and_go_with_their_holders() {
+        let mut crowd = Crowd::default();
+        crowd.insert(b"a", member(1, Some(5)));
+        crowd.insert(b"b", member(2, Some(3)));
+        crowd.insert(b"c", member(3, None));
+        crowd.insert(b"d", member(4, Some(3)));
+        assert_eq!(crowd.smallest_limit(), Some(3));
+        crowd.remove(b"b");
+        assert_eq!(crowd.smallest_limit(), Some(3));
+        crowd.remove(b"d");
+        assert_eq!(crowd.smallest_limit(), Some(5));
+        crowd.remove(b"a");
+        assert_eq!((crowd.smallest_limit(), crowd.len()), (None, 1));
+    }
+
+    #[test]
+    fn ends_and_fences_follow_changes() {
+        let mut crowd = Crowd::default();
+        crowd.insert(b"a", member(1, None));
+        crowd.insert(b"b", member(2, None));
+        assert_eq!(crowd.first_end(), Some(Instant::from_micros(1_000)));
+        crowd.update(b"a", |hold| {
+            hold.end = Instant::from_micros(9_000);
+            hold.fence = Fence::new(7).unwrap();
+        });
+        assert_eq!(crowd.first_end(), Some(Instant::from_micros(2_000)));
+        assert_eq!(crowd.token_of(Fence::new(7).unwrap()).map(|token| &**token), Some(&b"a"[..]));
+        assert_eq!(crowd.token_of(Fence::new(1).unwrap()), None);
+        let order: Vec<&[u8]> = crowd.iter().map(|(token, _)| token).collect();
+        assert_eq!(order, [b"b", b"a"]);
+    }
+}

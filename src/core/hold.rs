@@ -1,0 +1,242 @@
+//! One token's hold of a lock: its fence, its lease, and the rarer things a hold can have.
+
+use super::fence::Fence;
+use super::name::{HoldName, Label, Token};
+use super::time::{Instant, Lease};
+use std::collections::BTreeSet;
+
+/// How a lock is held or asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// By one token alone.
+    Exclusive,
+    /// By several tokens, at most this many as far as this one is concerned.
+    Shared(Option<u32>),
+}
+
+/// What the holder knows of its hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// It was told that it holds the lock.
+    Told,
+    /// Its reply is on the way to a blocked connection. If that fails, the grant is taken back.
+    Untold,
+    /// It has to ask: its place was kept by polling. Its lease starts when it does; until then the end is that of its
+    /// poll.
+    Unfetched,
+}
+
+/// Most holds one token can name on one lock: bounds what a client can make the server keep.
+pub const HOLDS_MAX: usize = 1_000;
+
+/// What a hold is made of, as it is asked for, saved and replicated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder<'a> {
+    /// The secret that proves the hold.
+    pub token: Token<'a>,
+    /// The number that orders this hold among all holds of this lock.
+    pub fence: Fence,
+    /// Length of the lease: that of the last grant or extension that moved its end.
+    pub lease: Lease,
+    /// Description for people.
+    pub label: Label<'a>,
+    /// How the lock is held.
+    pub mode: Mode,
+    /// Whether there is a hold without a name.
+    pub unnamed: bool,
+    /// The named holds, in order.
+    pub names: Vec<HoldName<'a>>,
+    /// Milliseconds until the hold ends whatever is done.
+    pub cap_ms: Option<u64>,
+}
+
+/// What only some holds have.
+#[derive(Clone, Debug, Default)]
+pub struct Extra {
+    /// Nested holds by name.
+    pub names: BTreeSet<Box<[u8]>>,
+    /// Whether there is no hold without a name.
+    pub only_named: bool,
+    /// When the hold ends whatever is done.
+    pub cap: Option<Instant>,
+    /// Whether the hold ends with the connection that acquired it last.
+    pub ephemeral: bool,
+    /// The shared hold that an upgrade nobody was told of yet would fall back to.
+    pub before_upgrade: Option<SharedHold>,
+}
+
+/// A shared hold's fence and limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedHold {
+    /// Its fence.
+    pub fence: Fence,
+    /// Its limit.
+    pub limit: Option<u32>,
+}
+
+/// One token's hold.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    /// The number that orders this hold.
+    pub fence: Fence,
+    /// Length of the lease.
+    pub lease: Lease,
+    /// When the lease is over, as far as the hold knows by itself.
+    pub end: Instant,
+    /// When this node granted, loaded or received the hold.
+    pub granted: Instant,
+    /// Id of the connection that acquired it last here; 0 if there was none.
+    pub client: u64,
+    /// What the holder knows.
+    pub delivery: Delivery,
+    /// The rest, if there is any.
+    pub extra: Option<Box<Extra>>,
+}
+
+impl Hold {
+    /// A hold as it is granted, loaded or received now.
+    pub fn new(holder: &Holder<'_>, client: u64, now: Instant) -> Self {
+        let plain = holder.unnamed && holder.names.is_empty() && holder.cap_ms.is_none();
+        let extra = (!plain).then(|| {
+            Box::new(Extra {
+                names: holder.names.iter().map(|name| name.bytes().into()).collect(),
+                only_named: !holder.unnamed,
+                cap: holder.cap_ms.map(|ms| now.after_ms(ms)),
+                ephemeral: false,
+                before_upgrade: None,
+            })
+        });
+        Self {
+            fence: holder.fence,
+            lease: holder.lease,
+            end: now.after(holder.lease),
+            granted: now,
+            client,
+            delivery: Delivery::Told,
+            extra,
+        }
+    }
+
+    /// When the hold ends on a node that serves since `serving`: the lease counts from there at the earliest, and the
+    /// cap is the end of it all. The time in which a polled grant has to be fetched is none of the lease.
+    pub fn end_since(&self, serving: Instant) -> Instant {
+        let fetching = self.delivery == Delivery::Unfetched && self.granted >= serving;
+        let end = if fetching { self.end } else { self.end.max(serving.after(self.lease)) };
+        self.cap().map_or(end, |cap| end.min(cap))
+    }
+
+    /// When the hold ends whatever is done.
+    pub fn cap(&self) -> Option<Instant> {
+        self.extra.as_ref()?.cap
+    }
+
+    /// Whether the hold ends with its connection.
+    pub fn is_ephemeral(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| extra.ephemeral)
+    }
+
+    /// Binds the hold to its connection, or unbinds it.
+    pub fn set_ephemeral(&mut self, ephemeral: bool) {
+        if ephemeral || self.extra.is_some() {
+            self.extra_mut().ephemeral = ephemeral;
+        }
+    }
+
+    /// The holder was told: nothing is taken back any more.
+    pub fn confirm(&mut self) {
+        self.delivery = Delivery::Told;
+        if let Some(extra) = &mut self.extra {
+            extra.before_upgrade = None;
+        }
+    }
+
+    /// Notes what an upgrade falls back to if its holder cannot be told.
+    pub fn remember(&mut self, before: SharedHold) {
+        self.extra_mut().before_upgrade = Some(before);
+    }
+
+    /// What an upgrade falls back to.
+    pub fn before_upgrade(&self) -> Option<SharedHold> {
+        self.extra.as_ref()?.before_upgrade
+    }
+
+    /// Sets the cap, or makes it tighter. Whether it changed.
+    pub fn tighten(&mut self, cap: Instant) -> bool {
+        if self.cap().is_some_and(|now| now <= cap) {
+            return false;
+        }
+        self.extra_mut().cap = Some(cap);
+        true
+    }
+
+    /// How many holds the token has: named ones and the one without a name.
+    pub fn count(&self) -> usize {
+        self.extra.as_ref().map_or(1, |extra| extra.names.len() + usize::from(!extra.only_named))
+    }
+
+    /// Adds a hold; whether it was not there yet.
+    pub fn add(&mut self, name: Option<HoldName<'_>>) -> bool {
+        match (name, self.extra.as_mut()) {
+            (None, None) => false,
+            (None, Some(extra)) => std::mem::take(&mut extra.only_named),
+            (Some(name), _) => self.extra_mut().names.insert(name.bytes().into()),
+        }
+    }
+
+    /// Takes a named hold away; whether it was there.
+    pub fn take(&mut self, name: HoldName<'_>) -> bool {
+        self.extra.as_mut().is_some_and(|extra| extra.names.remove(name.bytes()))
+    }
+
+    fn extra_mut(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain() -> Hold {
+        let holder = Holder {
+            token: Token::new(b"t").unwrap(),
+            fence: Fence::new(1).unwrap(),
+            lease: Lease::from_ms(10).unwrap(),
+            label: Label::new(b"").unwrap(),
+            mode: Mode::Exclusive,
+            unnamed: true,
+            names: Vec::new(),
+            cap_ms: None,
+        };
+        Hold::new(&holder, 0, Instant::from_micros(0))
+    }
+
+    #[test]
+    fn a_plain_hold_has_nothing_extra() {
+        let mut hold = plain();
+        assert!(!hold.add(None));
+        hold.set_ephemeral(false);
+        assert!(hold.extra.is_none());
+        assert_eq!(hold.count(), 1);
+    }
+
+    #[test]
+    fn names_are_counted_once() {
+        let mut hold = plain();
+        let name = HoldName::new(b"a").unwrap();
+        assert!(hold.add(Some(name)) && !hold.add(Some(name)));
+        assert_eq!(hold.count(), 2);
+        assert!(hold.take(name) && !hold.take(name));
+        assert_eq!(hold.count(), 1);
+    }
+
+    #[test]
+    fn a_cap_only_gets_tighter_and_ends_the_lease() {
+        let mut hold = plain();
+        assert!(hold.tighten(Instant::from_micros(4_000)));
+        assert!(!hold.tighten(Instant::from_micros(5_000)));
+        assert_eq!(hold.end_since(Instant::from_micros(0)), Instant::from_micros(4_000));
+        assert!(hold.tighten(Instant::from_micros(3_000)));
+        assert_eq!(hold.end_since(Instant::from_micros(9_000)), Instant::from_micros(3_000));
+    }
+}

@@ -1,0 +1,192 @@
+//! Ending holds, and giving the lock to the next in line. Both happen in one step, in place: a lock is never free while
+//! somebody waits for it, so nothing barges past a line.
+
+use super::waiting::Answer;
+use super::{put, Effect, Ended, Site, Table};
+use crate::core::fence::Fence;
+use crate::core::hold::{Delivery, Hold, Holder, Mode};
+use crate::core::line::Waiter;
+use crate::core::lock::Lock;
+use crate::core::name::{HoldName, Label, Place, Token};
+use crate::core::slab::Handle;
+use crate::core::time::{Instant, Now};
+
+/// Who holds a lock, as far as others are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Occupancy {
+    Free,
+    Exclusive,
+    Shared { count: usize, smallest_limit: Option<u32> },
+}
+
+impl Occupancy {
+    /// Whether one more holder may come in this way.
+    pub(super) fn admits(self, mode: Mode) -> bool {
+        match (self, mode) {
+            (Self::Free, _) => true,
+            (Self::Shared { count, smallest_limit }, Mode::Shared(limit)) => {
+                let smallest = limit.into_iter().chain(smallest_limit).min();
+                smallest.is_none_or(|smallest| count < smallest as usize)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Table {
+    /// Brings a lock up to date: holds whose lease is over end, and whoever is next in line gets what is free. Gives
+    /// back the lock if it is held.
+    pub fn settle(&mut self, site: Site<'_>, now: Now) -> Option<Handle> {
+        let handle = site.lock.filter(|&handle| self.locks.get(handle).is_some());
+        if let (Some(handle), Some(serving)) = (handle, self.serving) {
+            while let Some(fence) = self.locks.get_mut(handle)?.ended(serving.since, now.instant) {
+                let seen = self.locks.get(handle)?.holder_with(fence)?;
+                let (token, unfetched) = (Box::from(seen.token), seen.hold.delivery == Delivery::Unfetched);
+                self.end_hold(site, &token, if unfetched { Ended::TakenBack } else { Ended::LeaseEnded });
+            }
+        }
+        self.serve(handle, site.place, now)
+    }
+
+    /// Whether [`Table::settle`] would give the lock to somebody who waits.
+    pub fn would_hand_over(&self, site: Site<'_>, now: Instant) -> bool {
+        let first = self.lines.first(site.place).and_then(|first| self.lines.get(first));
+        first.is_some_and(|first| {
+            let lock = site.lock.and_then(|handle| self.locks.get(handle));
+            self.admits(lock, first, now)
+        })
+    }
+
+    fn admits(&self, lock: Option<&Lock>, waiter: &Waiter, now: Instant) -> bool {
+        if waiter.upgrade {
+            // Alone, or without a hold to upgrade any more: both end the wait.
+            let others = lock.into_iter().flat_map(Lock::holders).filter(|seen| *seen.token != *waiter.token);
+            return others.into_iter().all(|seen| self.is_over(seen.hold, now));
+        }
+        self.occupancy(lock, now).admits(waiter.mode)
+    }
+
+    /// Who holds the lock, not counting holds whose lease is over.
+    pub(super) fn occupancy(&self, lock: Option<&Lock>, now: Instant) -> Occupancy {
+        let Some(lock) = lock.filter(|lock| !lock.is_empty()) else { return Occupancy::Free };
+        let all_live = lock.first_end() > now;
+        if lock.is_exclusive() {
+            let over = !all_live && lock.holders().all(|seen| self.is_over(seen.hold, now));
+            return if over { Occupancy::Free } else { Occupancy::Exclusive };
+        }
+        if all_live {
+            return Occupancy::Shared { count: lock.len(), smallest_limit: lock.smallest_limit() };
+        }
+        let live = lock.holders().filter(|seen| !self.is_over(seen.hold, now));
+        let (mut count, mut smallest_limit) = (0, None);
+        for seen in live {
+            count += 1;
+            if let Mode::Shared(Some(limit)) = seen.mode {
+                smallest_limit = Some(smallest_limit.map_or(limit, |smallest: u32| smallest.min(limit)));
+            }
+        }
+        if count == 0 {
+            Occupancy::Free
+        } else {
+            Occupancy::Shared { count, smallest_limit }
+        }
+    }
+
+    /// Takes the token's hold away. The caller serves the line next.
+    pub(super) fn end_hold(&mut self, site: Site<'_>, token: &[u8], why: Ended) {
+        let Some(handle) = site.lock else { return };
+        self.unbind(handle, token);
+        let mut others_stay = false;
+        self.update(handle, |lock| {
+            lock.vacate(token);
+            others_stay = !lock.is_empty();
+        });
+        if others_stay {
+            self.effects.push(Effect::Unset(token.into()));
+        }
+        self.effects.push(Effect::Ended(why));
+        match why {
+            Ended::Released => self.counts.released += 1,
+            Ended::LeaseEnded => self.counts.leases_ended += 1,
+            Ended::TakenBack => self.counts.taken_back += 1,
+        }
+    }
+
+    /// Gives what is free to whoever is next in line, and frees the lock if nobody holds it then.
+    pub(super) fn serve(&mut self, handle: Option<Handle>, place: Place<'_>, now: Now) -> Option<Handle> {
+        let mut handle = handle;
+        while !self.lines.is_empty() {
+            let Some(first) = self.lines.first(place) else { break };
+            let lock = handle.and_then(|handle| self.locks.get(handle));
+            if !self.lines.get(first).is_some_and(|first| self.admits(lock, first, now.instant)) {
+                break;
+            }
+            let Some(waiter) = self.lines.leave(first) else { break };
+            handle = self.serve_one(waiter, handle, now);
+        }
+        let handle = handle?;
+        if self.locks.get(handle).is_some_and(Lock::is_empty) {
+            self.remove(handle);
+            self.effects.push(Effect::Removed);
+            return None;
+        }
+        self.lines.set_lock(place, handle);
+        Some(handle)
+    }
+
+    fn serve_one(&mut self, waiter: Waiter, handle: Option<Handle>, now: Now) -> Option<Handle> {
+        let lost = waiter.upgrade && handle.and_then(|handle| self.locks.get(handle)?.hold(&waiter.token)).is_none();
+        if waiter.seat.is_none() && waiter.until.is_some_and(|until| until <= now.instant) || lost {
+            self.counts.waits_ended_empty += 1;
+            self.effects.extend(waiter.seat.map(|seat| Effect::Answer(seat, Answer::NotHeld)));
+            return handle;
+        }
+        let Some(fence) = self.fences.issue(now.ticks) else {
+            self.effects.extend(waiter.seat.map(|seat| Effect::Answer(seat, Answer::NoFence)));
+            return handle;
+        };
+        let handle = handle.unwrap_or_else(|| self.create(waiter.place()));
+        self.hand_to(waiter, fence, handle, now);
+        Some(handle)
+    }
+
+    fn hand_to(&mut self, waiter: Waiter, fence: Fence, handle: Handle, now: Now) {
+        let Some(token) = Token::new(&waiter.token) else { return };
+        if waiter.upgrade {
+            self.make_exclusive(handle, token, fence, waiter.lease, now.instant);
+            self.update(handle, |lock| lock.update(token.bytes(), |hold| hold.delivery = Delivery::Untold));
+        } else {
+            let name = waiter.name.as_deref().and_then(HoldName::new);
+            let holder = Holder {
+                token,
+                fence,
+                lease: waiter.lease,
+                label: Label::cut(&waiter.label),
+                mode: waiter.mode,
+                unnamed: name.is_none(),
+                names: name.into_iter().collect(),
+                cap_ms: waiter.cap_ms,
+            };
+            let mut hold = Hold::new(&holder, waiter.client, now.instant);
+            hold.delivery = Delivery::Untold;
+            if let Some(until) = waiter.until.filter(|_| waiter.seat.is_none()) {
+                hold.delivery = Delivery::Unfetched;
+                hold.end = until;
+            }
+            self.update(handle, |lock| put(lock, &holder, hold));
+        }
+        self.bind(handle, token.bytes(), waiter.client, waiter.ephemeral);
+        self.push_set(handle, fence);
+        self.effects.push(Effect::Acquired);
+        self.counts.granted += 1;
+        self.counts.handed_over += 1;
+        self.counts.wait_ms_sum += waiter.joined.ms_until(now.instant);
+        self.counts.wait_ms_max = self.counts.wait_ms_max.max(waiter.joined.ms_until(now.instant));
+        if let Some(seat) = waiter.seat {
+            let hold = self.locks.get(handle).and_then(|lock| lock.hold(token.bytes()));
+            let ttl_ms = hold.map_or(0, |hold| self.ms_left(hold, now.instant));
+            let waited_ms = waiter.asked.ms_until(now.instant);
+            self.effects.push(Effect::Answer(seat, Answer::Granted { lock: handle, fence, ttl_ms, waited_ms }));
+        }
+    }
+}
