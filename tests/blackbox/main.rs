@@ -7,4 +7,5 @@
 
 mod harness;
 mod label;
+mod load;
 mod smoke;
