@@ -5,7 +5,7 @@
 //! lease, so a client that lost the reply sends the command again.
 
 use super::failure::Failure;
-use super::options::{self, once, Options};
+use super::options::{self, once, Options, Word};
 use super::{answer, required};
 use crate::core::name::{Label, Token};
 use crate::core::table::{Acquire, Acquired};
@@ -61,11 +61,22 @@ fn parse<'a>(args: Args<'a>) -> Result<Request<'a>, Failure> {
             let (value, at) = options.value(word, "LABEL")?;
             once(&mut label, options::label(value, at)?, word, "LABEL")?;
         } else if !options.lease(word, &mut lease)? {
-            return Err(word.unknown(if word.at == 2 { HINT_FIRST } else { HINT }));
+            return Err(unknown(word));
         }
     }
     let lease = lease.map_or_else(options::default_lease, Ok)?;
     Ok(Request { token, lease, label })
+}
+
+/// Those who come from SET bring its options along.
+fn unknown(word: Word<'_>) -> Failure {
+    if word.is("NX") {
+        return Failure::NxImplied;
+    }
+    if word.is("XX") {
+        return Failure::Xx;
+    }
+    word.unknown(if word.at == 2 { HINT_FIRST } else { HINT })
 }
 
 fn apply(context: &Context, args: Args<'_>, request: Request<'_>) -> Result<(), Failure> {

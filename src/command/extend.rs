@@ -28,7 +28,8 @@ pub const RECORD: Record = Record {
     args: &[Arg::KEY, Arg::TOKEN, Arg::LEASE],
 };
 
-const HINT: &str = "options are PX ms and EX s";
+/// Also read by those who left the token out, or wrote TOKEN before it as in LOCK.ACQUIRE.
+const HINT: &str = "after the key and the token come PX ms or EX s";
 
 struct Request<'a> {
     token: Token<'a>,

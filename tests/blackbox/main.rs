@@ -9,3 +9,4 @@ mod harness;
 mod label;
 mod load;
 mod smoke;
+mod syntax;
