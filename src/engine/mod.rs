@@ -149,6 +149,7 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
                 context.notify(c"lock.acquired", key);
             }
             Effect::Changed(handle) => changed(context, key, replicate.then_some(handle)),
+            Effect::Extended(handle) => tell_replicas(context, key, replicate.then_some(handle)),
             Effect::Removed(why) => {
                 key.delete();
                 if replicate {
@@ -168,11 +169,16 @@ const fn event_of(why: Ended) -> &'static CStr {
     }
 }
 
+/// A holder was set: for the replicas, for WATCH and for client tracking.
 fn changed(context: &Context, key: &Key<'_>, replicate: Option<Handle>) {
+    tell_replicas(context, key, replicate);
+    context.signal_modified(key);
+}
+
+fn tell_replicas(context: &Context, key: &Key<'_>, replicate: Option<Handle>) {
     if let Some(bytes) = replicate.and_then(saved) {
         context.replicate(SET_COMMAND, key, Some(&bytes));
     }
-    context.signal_modified(key);
 }
 
 /// A lock's bytes for RDB, AOF and replicas.

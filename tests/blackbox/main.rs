@@ -8,5 +8,6 @@
 mod harness;
 mod label;
 mod load;
+mod signals;
 mod smoke;
 mod syntax;

@@ -108,8 +108,10 @@ impl Table {
             lock.set_fence(fence);
             lock.set_client(request.client);
         });
-        if predates || extended {
+        if predates {
             self.effects.push(Effect::Changed(handle));
+        } else if extended {
+            self.effects.push(Effect::Extended(handle));
         }
         self.counts.repeated += 1;
         let ttl_ms = self.locks.get(handle).map_or(0, |lock| self.ms_left(lock, now.instant));
@@ -129,7 +131,7 @@ impl Table {
             return ExtendOutcome::NotHeld;
         };
         if self.raise_lease(handle, lease.unwrap_or(own), now) {
-            self.effects.push(Effect::Changed(handle));
+            self.effects.push(Effect::Extended(handle));
         }
         let left = self.locks.get(handle).map_or(0, |lock| self.ms_left(lock, now));
         ExtendOutcome::Extended(left)

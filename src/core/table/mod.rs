@@ -23,8 +23,10 @@ pub use holding::{Acquire, Acquired, ExtendOutcome, ReleaseOutcome};
 pub enum Effect {
     /// A lock was taken: store this handle at its key, tell the replicas.
     Created(Handle),
-    /// The holder's saved form changed: tell the replicas.
+    /// The same holder has a new fence: tell the replicas.
     Changed(Handle),
+    /// The same holder has another lease: tell the replicas. Nothing that WATCH or a client's cache is about.
+    Extended(Handle),
     /// The lock is free again: delete its key, tell the replicas.
     Removed(Ended),
 }
@@ -222,11 +224,13 @@ impl Table {
             return Ok(());
         };
         let mut lock = Lock::new(place, &holder, 0, now.instant);
+        let mut same_fence = false;
         if let Some(old) = self.locks.get(handle) {
             lock.set_granted(old.granted());
+            same_fence = old.fence() == holder.fence;
         }
         self.replace(handle, lock);
-        self.effects.push(Effect::Changed(handle));
+        self.effects.push(if same_fence { Effect::Extended(handle) } else { Effect::Changed(handle) });
         Ok(())
     }
 
