@@ -5,9 +5,19 @@
 // Tests assert by panicking, and only a process owner may send signals and ask for a parent-death signal.
 #![allow(unsafe_code, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
+mod acquire;
+mod bytes;
+mod check;
+mod config;
+mod events;
+mod extend;
 mod harness;
+mod info_command;
 mod label;
+mod label_option;
 mod load;
+mod metrics;
+mod release;
 mod signals;
 mod smoke;
 mod syntax;
