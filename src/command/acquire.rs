@@ -108,7 +108,7 @@ fn parse<'a>(args: Args<'a>) -> Result<Request<'a>, Failure> {
     let mut options = Options::new(args, 2);
     while let Some(word) = options.next_word() {
         if !read_name(&mut options, word, &mut given)? && !read_kind(&mut options, word, &mut given)? {
-            return Err(word.unknown(if word.at == 2 { HINT_FIRST } else { HINT }));
+            return Err(unknown(word));
         }
     }
     given.checked()
@@ -179,6 +179,17 @@ impl<'a> Given<'a> {
         };
         Ok(Request { token: self.token, ask, waiting: self.waiting, label: self.label })
     }
+}
+
+/// Those who come from SET bring its options along.
+fn unknown(word: Word<'_>) -> Failure {
+    if word.is("NX") {
+        return Failure::NxImplied;
+    }
+    if word.is("XX") {
+        return Failure::Xx;
+    }
+    word.unknown(if word.at == 2 { HINT_FIRST } else { HINT })
 }
 
 fn apply(context: &Context, args: Args<'_>, request: Request<'_>) -> Result<(), Failure> {

@@ -30,7 +30,8 @@ pub const RECORD: Record = Record {
     args: &[Arg::KEY, Arg::TOKEN, Arg::LEASE, Arg::number("FENCE", "floor")],
 };
 
-const HINT: &str = "options are PX ms, EX s and FENCE floor";
+/// Also read by those who left the token out, or wrote TOKEN before it as in LOCK.ACQUIRE.
+const HINT: &str = "after the key and the token come PX ms, EX s or FENCE floor";
 
 struct Request<'a> {
     token: Token<'a>,

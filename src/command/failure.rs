@@ -147,7 +147,7 @@ impl Failure {
             Self::Xx => "ERR XX is what LOCK.EXTEND does, use that".to_owned(),
             Self::Twice { at, names } => format!("ERR syntax error at argument {at}: give {names} only once"),
             Self::NoValue { at, option } => format!("ERR syntax error at argument {at}: {option} needs a value"),
-            Self::LeaseNotInteger { at } => format!("ERR lease at argument {at} is not an integer"),
+            Self::LeaseNotInteger { at } => format!("ERR lease at argument {at} is not an integer or out of range"),
             Self::LeaseNotPositive { ms } => format!("ERR lease of {ms} ms is not above 0"),
             Self::LeaseAboveMax { ms, max_ms } => format!("ERR lease of {ms} ms is above lock.max-ttl {max_ms}"),
             Self::Token { at } => format!("ERR token at argument {at} must have 1 to 128 bytes"),

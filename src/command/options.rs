@@ -28,13 +28,7 @@ impl Word<'_> {
     }
 
     /// The failure for a word that is no option.
-    pub(super) fn unknown(self, hint: &'static str) -> Failure {
-        if self.is("NX") {
-            return Failure::NxImplied;
-        }
-        if self.is("XX") {
-            return Failure::Xx;
-        }
+    pub(super) const fn unknown(self, hint: &'static str) -> Failure {
         Failure::Syntax { at: self.at, hint }
     }
 }
@@ -150,12 +144,13 @@ fn checked_lease(ms: i64) -> Result<Lease, Failure> {
     u64::try_from(ms).ok().and_then(Lease::from_ms).ok_or(Failure::LeaseNotPositive { ms })
 }
 
-/// A decimal number as the server's own commands take it: an optional minus, then digits.
+/// A decimal number as the server's own commands take it: one way to write each number, so no plus sign and no leading
+/// zero.
 fn integer(bytes: &[u8]) -> Option<i64> {
-    if bytes.first() == Some(&b'+') {
-        return None;
-    }
-    std::str::from_utf8(bytes).ok()?.parse().ok()
+    let digits = bytes.strip_prefix(b"-").unwrap_or(bytes);
+    let plain = matches!(digits.first(), Some(b'1'..=b'9')) || bytes == b"0";
+    let number = std::str::from_utf8(bytes).ok().filter(|_| plain)?;
+    number.parse().ok()
 }
 
 #[cfg(test)]
@@ -166,7 +161,11 @@ mod tests {
     fn integers_are_strict() {
         assert_eq!(integer(b"-12"), Some(-12));
         assert_eq!(integer(b"9223372036854775807"), Some(i64::MAX));
-        for wrong in [&b""[..], b"+1", b" 1", b"1 ", b"1.0", b"0x1", b"9223372036854775808", b"\xff"] {
+        assert_eq!(integer(b"-9223372036854775808"), Some(i64::MIN));
+        assert_eq!(integer(b"0"), Some(0));
+        let signs = [&b""[..], b"-", b"+1", b"--1", b"-0", b"010", b"-010", b"00"];
+        let others = [&b" 1"[..], b"1 ", b"1.0", b"1e3", b"0x1", b"9223372036854775808", b"1\0", b"1\xff"];
+        for wrong in signs.into_iter().chain(others) {
             assert_eq!(integer(wrong), None, "{wrong:?}");
         }
     }

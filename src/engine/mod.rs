@@ -168,11 +168,13 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
                 hooks::watch_keys(context);
                 key.store(handle);
             }
-            Effect::Set { lock, fence, alone } => {
+            Effect::Set { lock, fence, alone, signal } => {
                 if let Some(bytes) = replicate.then(|| set_bytes(lock, fence, alone)).flatten() {
                     context.replicate(SET_COMMAND, key, Some(&bytes));
                 }
-                context.signal_modified(key);
+                if signal {
+                    context.signal_modified(key);
+                }
             }
             Effect::Unset(token) => {
                 if let Some(bytes) = replicate.then(|| unset_bytes(&token)).flatten() {

@@ -106,8 +106,9 @@ unsafe fn register_all<H: Hooks>(
         if !info::register::<H>(ctx) {
             return Err("the server refused the INFO section".to_owned());
         }
-        events::subscribe::<H>(ctx)?;
         settings::register(ctx, module.settings)?;
+        // Last of all that can be refused: after a refused load Redis 7.0 would go on calling what is subscribed.
+        events::subscribe::<H>(ctx)?;
         context.detach();
         (module.ready)(&context);
     }

@@ -146,7 +146,7 @@ fn the_bytes_of_the_format_page_are_the_lock_it_says() {
     let line = INTERNALS.lines().find_map(|line| line.strip_prefix("    01 01 ")).expect("bytes of version 1");
     let bytes: Vec<u8> =
         format!("01 01 {line}").split(' ').map(|byte| u8::from_str_radix(byte, 16).expect("a byte")).collect();
-    let holder = codec::decode(&bytes).expect("a lock");
+    let [holder] = &codec::decode_lock(&bytes).expect("a lock")[..] else { panic!("one holder") };
     assert_eq!((holder.fence.get(), holder.lease.ms()), (12_345, 1_000));
     assert_eq!((holder.token.bytes(), holder.label.bytes()), (&b"tok"[..], &b"label"[..]));
     assert!(INTERNALS.contains("A fence of 12345, a lease of one second, token `tok`, label `label`"));

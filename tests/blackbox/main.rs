@@ -5,10 +5,23 @@
 // Tests assert by panicking, and only a process owner may send signals and ask for a parent-death signal.
 #![allow(unsafe_code, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
+mod acquire;
+mod bytes;
+mod check;
+mod config;
 mod docs;
+mod events;
+mod extend;
 mod harness;
+mod info_command;
 mod label;
+mod label_option;
+mod load;
 mod markdown;
+mod metrics;
 mod readme;
+mod release;
+mod signals;
 mod smoke;
+mod syntax;
 mod transcript;

@@ -170,7 +170,7 @@ impl Table {
         self.make_exclusive(handle, request.token, fence, request.ask.lease, now.instant);
         self.told(handle, request.token.bytes());
         self.bind(handle, request.token.bytes(), request.client, request.ask.ephemeral);
-        self.push_set(handle, fence);
+        self.push_set(handle, fence, true);
         self.effects.push(Effect::Acquired);
         self.counts.granted += 1;
         let ttl_ms = self.left_of(handle, request.token, now.instant);
@@ -210,7 +210,7 @@ impl Table {
             }
         });
         if let Some(fence) = fence {
-            self.push_set(handle, fence);
+            self.push_set(handle, fence, true);
         }
     }
 
@@ -254,7 +254,7 @@ impl Table {
         if ask.ephemeral {
             self.bind(handle, token.bytes(), client, true);
         }
-        self.push_set(handle, fence);
+        self.push_set(handle, fence, true);
         self.effects.push(Effect::Acquired);
         self.counts.granted += 1;
         Acquired::Granted { fence, ttl_ms: self.left_of(handle, token, now.instant), new: true }
@@ -294,7 +294,7 @@ impl Table {
         self.told(handle, token.bytes());
         self.bind(handle, token.bytes(), request.client, request.ask.ephemeral);
         if predates || raised || added || tightened {
-            self.push_set(handle, fence);
+            self.push_set(handle, fence, predates || added);
         }
         let new = added || untold;
         self.counts.repeated += u64::from(!new);
@@ -325,7 +325,7 @@ impl Table {
         let raised = self.raise_lease(handle, token, lease.unwrap_or(own), now.instant);
         self.told(handle, token.bytes());
         if raised || fence != before {
-            self.push_set(handle, fence);
+            self.push_set(handle, fence, fence != before);
         }
         ExtendOutcome::Extended(self.left_of(handle, token, now.instant))
     }
@@ -361,7 +361,7 @@ impl Table {
             }
             if left > 0 {
                 if let Some(fence) = fence {
-                    self.push_set(handle, fence);
+                    self.push_set(handle, fence, true);
                 }
                 return ReleaseOutcome::Released;
             }

@@ -44,6 +44,8 @@ pub enum Effect {
         fence: Fence,
         /// Whether it took the place of all that were.
         alone: bool,
+        /// Whether WATCH and clients' caches are told: not of another lease of the same hold.
+        signal: bool,
     },
     /// This holder was removed and others stay: tell the replicas.
     Unset(Box<[u8]>),
@@ -300,16 +302,18 @@ impl Table {
                 self.fences.raise(holder.fence);
                 let handle = known.unwrap_or_else(|| self.create(site.place));
                 let mut hold = Hold::new(&holder, 0, now.instant);
+                let mut same_fence = false;
                 self.update(handle, |lock| {
                     if let Some(old) = lock.hold(holder.token.bytes()) {
                         hold.granted = old.granted;
+                        same_fence = old.fence == holder.fence;
                     }
                     if alone {
                         lock.clear();
                     }
                     put(lock, &holder, hold);
                 });
-                self.push_set(handle, holder.fence);
+                self.push_set(handle, holder.fence, !same_fence);
             }
             Change::Removed(token) => {
                 if let Some(handle) = known {
@@ -350,9 +354,9 @@ impl Table {
     }
 
     /// Tells of a holder that was set. Whether it is alone is decided now: others may join before this is carried out.
-    fn push_set(&mut self, lock: Handle, fence: Fence) {
+    fn push_set(&mut self, lock: Handle, fence: Fence, signal: bool) {
         let alone = self.locks.get(lock).is_some_and(|lock| lock.len() == 1);
-        self.effects.push(Effect::Set { lock, fence, alone });
+        self.effects.push(Effect::Set { lock, fence, alone, signal });
     }
 
     fn remove(&mut self, handle: Handle) {

@@ -176,7 +176,7 @@ impl Table {
             self.update(handle, |lock| put(lock, &holder, hold));
         }
         self.bind(handle, token.bytes(), waiter.client, waiter.ephemeral);
-        self.push_set(handle, fence);
+        self.push_set(handle, fence, true);
         self.effects.push(Effect::Acquired);
         self.counts.granted += 1;
         self.counts.handed_over += 1;

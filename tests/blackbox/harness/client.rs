@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::reply::Reply;
@@ -29,7 +29,15 @@ pub struct Client {
 impl Client {
     /// Connects, or says why not.
     pub fn try_connect(port: u16) -> io::Result<Self> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        Self::try_connect_to(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    }
+
+    /// Connects by IPv6, or says why not: not every machine has it.
+    pub fn try_connect_v6(port: u16) -> io::Result<Self> {
+        Self::try_connect_to(SocketAddr::from((Ipv6Addr::LOCALHOST, port)))
+    }
+
+    fn try_connect_to(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(PATIENCE))?;

@@ -31,7 +31,7 @@ pub use clock::{Clock, DAY_US, HOUR_US, SECOND_US, YEAR_US};
 pub use cluster::Cluster;
 pub use grant::{grant, Grant};
 pub use info::{info, info_int, Info};
-pub use kind::Kind;
+pub use kind::{module, Kind};
 pub use patience::{eventually, timed, within_ms};
 pub use replication::wait_in_sync;
 pub use reply::Reply;

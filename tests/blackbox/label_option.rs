@@ -1,0 +1,78 @@
+//! `LABEL`: what people see of a holder when it says so itself, and the edges of what it gets otherwise. The defaults
+//! of a connection, a script and a function are in `label`.
+
+use crate::harness::{cmd, grant, on_every_server, Client, Kind, Server};
+
+fn label(client: &mut Client, key: &str) -> Vec<u8> {
+    cmd!(client, "LOCK.INFO", key).get("holders").array()[0].get("label").bulk().to_vec()
+}
+
+/// The address as the server shows it elsewhere.
+fn address(client: &mut Client) -> String {
+    let about = cmd!(client, "CLIENT", "INFO").text();
+    let field = about.split(' ').find_map(|field| field.strip_prefix("addr="));
+    field.expect("CLIENT INFO has an address").to_owned()
+}
+
+on_every_server! {
+    fn a_label_wins_over_name_and_address_even_when_empty(kind: Kind) {
+        let server = Server::start(kind);
+        let mut client = server.client();
+        cmd!(client, "CLIENT", "SETNAME", "worker-7").ok();
+        grant(&cmd!(client, "LOCK.ACQUIRE", "given", "LABEL", "nightly report"));
+        assert_eq!(label(&mut client, "given"), b"nightly report");
+        grant(&cmd!(client, "LOCK.ACQUIRE", "empty", "LABEL", ""));
+        assert_eq!(label(&mut client, "empty"), b"");
+    }
+
+    fn a_name_taken_away_leaves_the_address(kind: Kind) {
+        let server = Server::start(kind);
+        let mut client = server.client();
+        cmd!(client, "CLIENT", "SETNAME", "worker-7").ok();
+        cmd!(client, "CLIENT", "SETNAME", "").ok();
+        grant(&cmd!(client, "LOCK.ACQUIRE", "k"));
+        assert_eq!(label(&mut client, "k"), address(&mut client).as_bytes());
+    }
+
+    fn a_name_too_long_for_a_label_is_cut(kind: Kind) {
+        let server = Server::start(kind);
+        let mut client = server.client();
+        let name: String = ('!'..='~').cycle().take(300).collect();
+        cmd!(client, "CLIENT", "SETNAME", name).ok();
+        grant(&cmd!(client, "LOCK.ACQUIRE", "k"));
+        assert_eq!(label(&mut client, "k"), &name.as_bytes()[..128]);
+    }
+
+    fn each_connection_has_its_own_address(kind: Kind) {
+        let server = Server::start(kind);
+        let mut clients: Vec<Client> = (0..20).map(|_| server.client()).collect();
+        // Twice: the second round meets what the first one remembered.
+        for round in 0..2 {
+            for (n, client) in clients.iter_mut().enumerate() {
+                let key = format!("{round}-{n}");
+                grant(&cmd!(client, "LOCK.ACQUIRE", key));
+                assert_eq!(label(client, &key), address(client).as_bytes());
+            }
+        }
+    }
+
+    fn addresses_of_ipv6_have_brackets(kind: Kind) {
+        let server = Server::builder(kind).arg("bind", "127.0.0.1 -::1").start();
+        // A machine without IPv6 has nothing to show here.
+        let Ok(mut client) = Client::try_connect_v6(server.port()) else { return };
+        grant(&cmd!(client, "LOCK.ACQUIRE", "k"));
+        let shown = label(&mut client, "k");
+        assert!(shown.starts_with(b"[::1]:"), "{}", shown.escape_ascii());
+        assert_eq!(shown, address(&mut client).as_bytes());
+    }
+
+    fn a_label_is_shown_and_never_compared(kind: Kind) {
+        let server = Server::start(kind);
+        let mut client = server.client();
+        grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "LABEL", "one"));
+        assert!(cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "b", "LABEL", "one").is_null());
+        assert_eq!(grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "LABEL", "two")).new, 0);
+        assert_eq!(cmd!(client, "LOCK.RELEASE", "k", "one").int(), -1);
+        assert_eq!(cmd!(client, "LOCK.RELEASE", "k", "a").int(), 1);
+    }
+}
