@@ -30,6 +30,7 @@ pub struct Lock {
     granted: Instant,
     client: u64,
     linked: bool,
+    may_expire: bool,
 }
 
 impl Lock {
@@ -46,6 +47,7 @@ impl Lock {
             granted: now,
             client,
             linked: true,
+            may_expire: false,
         }
     }
 
@@ -145,6 +147,16 @@ impl Lock {
     /// Notes that the lock went into the keyspace or out of it.
     pub fn set_linked(&mut self, linked: bool) {
         self.linked = linked;
+    }
+
+    /// Whether the lock's key may have a time to live, which none of this module's doing is.
+    pub const fn may_expire(&self) -> bool {
+        self.may_expire
+    }
+
+    /// Notes that the lock's key may have a time to live, or has none.
+    pub fn set_may_expire(&mut self, may_expire: bool) {
+        self.may_expire = may_expire;
     }
 
     /// Bytes of the allocation beside the lock's own size.

@@ -88,10 +88,11 @@ fn undo_expires(context: &Context) {
     for (db, name) in with(|state| std::mem::take(&mut state.expires)) {
         let name = context.string(&name);
         let Some(key) = context.open(&name, db, true) else { continue };
-        if matches!(lock_in(&key), Ok(Some(_))) && key.has_ttl() {
+        let Ok(Some(handle)) = lock_in(&key) else { continue };
+        if key.has_ttl() {
             key.remove_ttl();
             context.replicate(c"PERSIST", &key, None);
-            with(|state| state.table.expire_undone());
+            with(|state| state.table.expire_undone(handle));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Server events and keyspace notifications, translated for the [`Hooks`].
 
 use super::args::bytes_of;
+use super::cell::MainThread;
 use super::context::Context;
 use super::{api, edge, Hooks};
 use crate::core::name::Place;
@@ -23,9 +24,16 @@ pub enum Notice {
     Arrived,
     /// A time to live was set.
     ExpireSet,
-    /// The server removed the key on its own: evicted, or its time to live was over.
-    RemovedByServer,
+    /// Somebody deleted the key.
+    Deleted,
+    /// The server evicted the key.
+    Evicted,
+    /// The key's time to live was over.
+    Expired,
 }
+
+/// Where the key that MOVE is moving comes from.
+static MOVED_FROM: MainThread<i32> = MainThread::new(0);
 
 const EVENT_VERSION: u64 = 1;
 const OK: c_int = raw::REDISMODULE_OK as c_int;
@@ -71,16 +79,23 @@ unsafe extern "C" fn noticed<H: Hooks>(
     edge((), || {
         // SAFETY: the event is a C string of the server, valid in this callback.
         let event = unsafe { CStr::from_ptr(event) }.to_bytes();
-        let notice = match (class, event) {
-            (raw::REDISMODULE_NOTIFY_EVICTED | raw::REDISMODULE_NOTIFY_EXPIRED, _) => Notice::RemovedByServer,
-            (_, b"rename_to" | b"move_to" | b"restore" | b"copy_to") => Notice::Arrived,
-            (_, b"expire") => Notice::ExpireSet,
-            _ => return,
-        };
         // SAFETY: context and key are valid in this callback.
         let (context, key) = unsafe { (Context::new(ctx), bytes_of(key)) };
-        let place = Place { db: context.db(), key };
-        H::noticed(&context, notice, place);
+        let notice = match (class, event) {
+            (raw::REDISMODULE_NOTIFY_EVICTED, _) => Notice::Evicted,
+            (raw::REDISMODULE_NOTIFY_EXPIRED, _) => Notice::Expired,
+            (_, b"rename_to" | b"move_to" | b"restore" | b"copy_to") => Notice::Arrived,
+            (_, b"expire") => Notice::ExpireSet,
+            (_, b"del") => Notice::Deleted,
+            (_, b"move_from") => return MOVED_FROM.with(|from| *from = context.db()),
+            _ => return,
+        };
+        H::noticed(&context, notice, Place { db: context.db(), key });
+        if event == b"move_to" {
+            // Valkey 8.1 and 9.0 tell modules on the client's own connection and leave it in the database it told of
+            // (valkey#4024): the client's next command, or the next one of the replication stream, would go there.
+            context.select(MOVED_FROM.with(|from| *from));
+        }
     });
     OK
 }

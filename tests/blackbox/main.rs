@@ -6,5 +6,6 @@
 #![allow(unsafe_code, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
 mod harness;
+mod keyspace;
 mod restart;
 mod smoke;

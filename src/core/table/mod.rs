@@ -204,7 +204,10 @@ impl Table {
             return Err(Refused::FenceAhead);
         }
         self.fences.raise(holder.fence);
-        Ok(self.insert(Lock::new(place, &holder, 0, now.instant)))
+        let mut lock = Lock::new(place, &holder, 0, now.instant);
+        // The bytes do not say, and nothing else does before it is over.
+        lock.set_may_expire(true);
+        Ok(self.insert(lock))
     }
 
     /// Follows a change the primary made: an exclusive holder takes the place of whatever held the lock before.
