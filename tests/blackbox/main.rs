@@ -7,5 +7,6 @@
 
 mod harness;
 mod keyspace;
+mod payload;
 mod restart;
 mod smoke;

@@ -11,6 +11,7 @@ mod client;
 mod clock;
 mod cluster;
 mod crash;
+pub mod forge;
 mod grant;
 pub mod hold;
 mod info;
