@@ -8,5 +8,7 @@
 mod harness;
 mod keyspace;
 mod payload;
+mod promotion;
+mod replication;
 mod restart;
 mod smoke;
