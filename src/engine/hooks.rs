@@ -158,6 +158,10 @@ impl Hooks for Engine {
         }
     }
 
+    fn saving(context: &Context) {
+        pump::stand_in(context);
+    }
+
     fn flushed(db: Option<i32>) {
         with(|state| state.table.flushed(db));
     }

@@ -74,9 +74,21 @@ fn put_all_back(context: &Context) {
     }
 }
 
+/// Stores evicted locks at their keys for what is being saved now, and tells nobody: the pump still does that. The
+/// command that saves may have evicted them itself.
+pub fn stand_in(context: &Context) {
+    for handle in with(|state| state.table.all_evicted()) {
+        with_key_of(context, handle, |key| lock_in(key) == Ok(None) && key.store(handle));
+    }
+}
+
 /// Puts an evicted lock back at its key, if nothing else took the key. Whether it did.
 pub fn put_back(context: &Context, key: &Key<'_>, handle: Handle) -> bool {
-    if lock_in(key) != Ok(None) || !key.store(handle) {
+    let stands = match lock_in(key) {
+        Ok(None) => key.store(handle),
+        found => found == Ok(Some(handle)),
+    };
+    if !stands {
         return false;
     }
     with(|state| state.table.put_back(handle));

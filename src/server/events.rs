@@ -43,9 +43,10 @@ const OK: c_int = raw::REDISMODULE_OK as c_int;
 /// # Safety
 /// `ctx` must be the context of OnLoad.
 pub(super) unsafe fn subscribe<H: Hooks>(ctx: *mut RedisModuleCtx) -> Result<(), String> {
-    let events: [(&str, u64, raw::RedisModuleEventCallback); 6] = [
+    let events: [(&str, u64, raw::RedisModuleEventCallback); 7] = [
         ("role", raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(role::<H>)),
         ("loading", raw::REDISMODULE_EVENT_LOADING, Some(loading::<H>)),
+        ("persistence", raw::REDISMODULE_EVENT_PERSISTENCE, Some(persistence::<H>)),
         ("flush", raw::REDISMODULE_EVENT_FLUSHDB, Some(flush::<H>)),
         ("swapdb", raw::REDISMODULE_EVENT_SWAPDB, Some(swap::<H>)),
         ("cron", raw::REDISMODULE_EVENT_CRON_LOOP, Some(cron::<H>)),
@@ -114,6 +115,16 @@ unsafe extern "C" fn loading<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleE
         // SAFETY: the context is valid in this callback.
         let context = unsafe { Context::new(ctx) };
         H::loading(&context, if ended { Loading::Ended } else { Loading::Started });
+    });
+}
+
+unsafe extern "C" fn persistence<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, sub: u64, _: *mut c_void) {
+    edge((), || {
+        let over = [raw::REDISMODULE_SUBEVENT_PERSISTENCE_ENDED, raw::REDISMODULE_SUBEVENT_PERSISTENCE_FAILED];
+        if !over.contains(&sub) {
+            // SAFETY: the context is valid in this callback.
+            H::saving(&unsafe { Context::new(ctx) });
+        }
     });
 }
 

@@ -62,6 +62,11 @@ impl Table {
         self.evicted.iter().copied().find(|&handle| self.locks.get(handle).is_some_and(|lock| lock.place() == place))
     }
 
+    /// All evicted locks.
+    pub fn all_evicted(&self) -> Vec<Handle> {
+        self.evicted.clone()
+    }
+
     /// Any evicted lock.
     pub fn first_evicted(&self) -> Option<Handle> {
         self.evicted.first().copied()

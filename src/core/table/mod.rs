@@ -121,9 +121,9 @@ impl Table {
         self.serving.is_some()
     }
 
-    /// Number of locks in the keyspace.
+    /// Number of locks in the keyspace, the evicted ones included that are about to be back.
     pub fn held(&self) -> usize {
-        self.deadlines.len()
+        self.deadlines.len() + self.evicted.len()
     }
 
     /// Number of locks known, the ones on their way out included.
