@@ -5,9 +5,11 @@
 // Tests assert by panicking, and only a process owner may send signals and ask for a parent-death signal.
 #![allow(unsafe_code, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
+mod clock;
 mod eviction;
 mod harness;
 mod keyspace;
+mod pause;
 mod payload;
 mod promotion;
 mod replication;
