@@ -40,6 +40,7 @@ pub struct Lock {
     key_len: u32,
     token_len: u8,
     linked: bool,
+    may_expire: bool,
     db: i32,
     scheduled: Instant,
     holders: Holders,
@@ -53,6 +54,7 @@ impl Lock {
             key_len: place.key.len() as u32,
             token_len: 0,
             linked: true,
+            may_expire: false,
             db: place.db,
             scheduled: UNSCHEDULED,
             holders: Holders::Nobody,
@@ -66,6 +68,7 @@ impl Lock {
             key_len: place.key.len() as u32,
             token_len: token.len() as u8,
             linked: true,
+            may_expire: false,
             db: place.db,
             scheduled: UNSCHEDULED,
             holders: Holders::One(hold),
@@ -100,6 +103,16 @@ impl Lock {
     /// Notes that the lock went into the keyspace or out of it.
     pub fn set_linked(&mut self, linked: bool) {
         self.linked = linked;
+    }
+
+    /// Whether the lock's key may have a time to live, which none of this module's doing is.
+    pub const fn may_expire(&self) -> bool {
+        self.may_expire
+    }
+
+    /// Notes that the lock's key may have a time to live, or has none.
+    pub fn set_may_expire(&mut self, may_expire: bool) {
+        self.may_expire = may_expire;
     }
 
     /// When the table will look at the lock by itself; `None` if it will not.

@@ -64,6 +64,33 @@ fn begin_serving(context: &Context) {
     }
 }
 
+/// A key came here or got a time to live: if it is a lock, it ends here from now on, by its lease alone.
+fn stands(context: &Context, place: Place<'_>, arrived: bool) {
+    let name = context.string(place.key);
+    let Some(key) = context.open(&name, place.db, false) else { return };
+    let Content::Lock(handle) = key.content() else { return };
+    if arrived && context.is_cluster() && with(|state| state.table.is_serving()) {
+        pump::arrived(context, handle);
+    }
+    let has_ttl = key.has_ttl();
+    let undo = with(|state| {
+        state.table.linked(handle, place);
+        if has_ttl {
+            state.table.expire_set(handle);
+        }
+        let undo = has_ttl && state.table.is_serving();
+        if undo {
+            state.expires.push((place.db, place.key.into()));
+        }
+        undo
+    });
+    if undo {
+        pump::arm_at_once(context);
+    } else {
+        pump::arm(context, clock::instant());
+    }
+}
+
 fn warn_of_eviction(context: &Context) {
     let policy = context.server_info(c"memory", c"maxmemory_policy").unwrap_or_default();
     if policy.starts_with("allkeys-") {
@@ -143,6 +170,7 @@ impl Hooks for Engine {
         if lead.abs_diff(before) > WALL_STEP_MICROS {
             timer::reset::<Self>(context, clock::instant());
         }
+        pump::arm(context, clock::instant());
     }
 
     fn role_changed(context: &Context, primary: bool) {
@@ -164,13 +192,26 @@ impl Hooks for Engine {
         }
     }
 
+    fn saving(context: &Context) {
+        pump::stand_in(context);
+    }
+
     fn flushed(context: &Context, db: Option<i32>) {
         with(|state| state.table.flushed(db));
         pump::arm(context, clock::instant());
     }
 
     fn swapped(context: &Context, first: i32, second: i32) {
-        with(|state| state.table.swapped(first, second));
+        with(|state| {
+            state.table.swapped(first, second);
+            for (db, _) in &mut state.expires {
+                *db = match *db {
+                    db if db == first => second,
+                    db if db == second => first,
+                    db => db,
+                };
+            }
+        });
         pump::arm(context, clock::instant());
     }
 
@@ -193,27 +234,14 @@ impl Hooks for Engine {
         if with(|state| state.table.known() == 0) {
             return;
         }
-        if notice == Notice::RemovedByServer {
-            if with(|state| state.table.evicted(place)) {
-                pump::arm_at_once(context);
-            }
-            return;
-        }
-        let name = context.string(place.key);
-        let Some(key) = context.open(&name, place.db, false) else { return };
-        let Content::Lock(handle) = key.content() else { return };
-        if notice == Notice::Arrived && context.is_cluster() && with(|state| state.table.is_serving()) {
-            pump::arrived(context, handle);
-        }
-        let undo = with(|state| {
-            state.table.linked(handle, place);
-            let undo = key.has_ttl() && state.table.is_serving();
-            if undo {
-                state.expires.push((place.db, place.key.into()));
-            }
-            undo
-        });
-        if undo {
+        let put_back = match notice {
+            Notice::Arrived => return stands(context, place, true),
+            Notice::ExpireSet => return stands(context, place, false),
+            Notice::Deleted => return with(|state| state.table.deleted()),
+            Notice::Evicted => with(|state| state.table.evicted(place)),
+            Notice::Expired => with(|state| state.table.expired(place)),
+        };
+        if put_back {
             pump::arm_at_once(context);
         }
     }

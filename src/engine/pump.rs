@@ -308,9 +308,23 @@ fn put_all_back(context: &Context) {
     }
 }
 
+/// Stores evicted locks at their keys for what is being saved now, and tells nobody: the pump still does that. The
+/// command that saves may have evicted them itself.
+pub fn stand_in(context: &Context) {
+    for handle in with(|state| state.table.all_evicted()) {
+        if let Some(spot) = seats::place_of(handle) {
+            with_key(context, &spot, |key| lock_in(key) == Ok(None) && key.store(handle));
+        }
+    }
+}
+
 /// Puts an evicted lock back at its key, if nothing else took the key. Whether it did.
 pub fn put_back(context: &Context, key: &Key<'_>, handle: Handle) -> bool {
-    if lock_in(key) != Ok(None) || !key.store(handle) {
+    let stands = match lock_in(key) {
+        Ok(None) => key.store(handle),
+        found => found == Ok(Some(handle)),
+    };
+    if !stands {
         return false;
     }
     with(|state| state.table.put_back(handle));
@@ -324,10 +338,11 @@ pub fn put_back(context: &Context, key: &Key<'_>, handle: Handle) -> bool {
 fn undo_expires(context: &Context) {
     for spot in with(|state| std::mem::take(&mut state.expires)) {
         with_key(context, &spot, |key| {
-            if matches!(lock_in(key), Ok(Some(_))) && key.has_ttl() {
+            let Ok(Some(handle)) = lock_in(key) else { return };
+            if key.has_ttl() {
                 key.remove_ttl();
                 context.replicate(c"PERSIST", key, None);
-                with(|state| state.table.expire_undone());
+                with(|state| state.table.expire_undone(handle));
             }
         });
     }

@@ -1,6 +1,7 @@
 //! Server events and keyspace notifications, translated for the [`Hooks`].
 
 use super::args::bytes_of;
+use super::cell::MainThread;
 use super::context::Context;
 use super::{api, edge, Hooks};
 use crate::core::name::Place;
@@ -23,9 +24,16 @@ pub enum Notice {
     Arrived,
     /// A time to live was set.
     ExpireSet,
-    /// The server removed the key on its own: evicted, or its time to live was over.
-    RemovedByServer,
+    /// Somebody deleted the key.
+    Deleted,
+    /// The server evicted the key.
+    Evicted,
+    /// The key's time to live was over.
+    Expired,
 }
+
+/// Where the key that MOVE is moving comes from.
+static MOVED_FROM: MainThread<i32> = MainThread::new(0);
 
 const EVENT_VERSION: u64 = 1;
 const OK: c_int = raw::REDISMODULE_OK as c_int;
@@ -35,9 +43,10 @@ const OK: c_int = raw::REDISMODULE_OK as c_int;
 /// # Safety
 /// `ctx` must be the context of OnLoad.
 pub(super) unsafe fn subscribe<H: Hooks>(ctx: *mut RedisModuleCtx) -> Result<(), String> {
-    let events: [(&str, u64, raw::RedisModuleEventCallback); 6] = [
+    let events: [(&str, u64, raw::RedisModuleEventCallback); 7] = [
         ("role", raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(role::<H>)),
         ("loading", raw::REDISMODULE_EVENT_LOADING, Some(loading::<H>)),
+        ("persistence", raw::REDISMODULE_EVENT_PERSISTENCE, Some(persistence::<H>)),
         ("flush", raw::REDISMODULE_EVENT_FLUSHDB, Some(flush::<H>)),
         ("swapdb", raw::REDISMODULE_EVENT_SWAPDB, Some(swap::<H>)),
         ("cron", raw::REDISMODULE_EVENT_CRON_LOOP, Some(cron::<H>)),
@@ -91,16 +100,23 @@ unsafe extern "C" fn noticed<H: Hooks>(
     edge((), || {
         // SAFETY: the event is a C string of the server, valid in this callback.
         let event = unsafe { CStr::from_ptr(event) }.to_bytes();
-        let notice = match (class, event) {
-            (raw::REDISMODULE_NOTIFY_EVICTED | raw::REDISMODULE_NOTIFY_EXPIRED, _) => Notice::RemovedByServer,
-            (_, b"rename_to" | b"move_to" | b"restore" | b"copy_to") => Notice::Arrived,
-            (_, b"expire") => Notice::ExpireSet,
-            _ => return,
-        };
         // SAFETY: context and key are valid in this callback.
         let (context, key) = unsafe { (Context::new(ctx), bytes_of(key)) };
-        let place = Place { db: context.db(), key };
-        H::noticed(&context, notice, place);
+        let notice = match (class, event) {
+            (raw::REDISMODULE_NOTIFY_EVICTED, _) => Notice::Evicted,
+            (raw::REDISMODULE_NOTIFY_EXPIRED, _) => Notice::Expired,
+            (_, b"rename_to" | b"move_to" | b"restore" | b"copy_to") => Notice::Arrived,
+            (_, b"expire") => Notice::ExpireSet,
+            (_, b"del") => Notice::Deleted,
+            (_, b"move_from") => return MOVED_FROM.with(|from| *from = context.db()),
+            _ => return,
+        };
+        H::noticed(&context, notice, Place { db: context.db(), key });
+        if event == b"move_to" {
+            // Valkey 8.1 and 9.0 tell modules on the client's own connection and leave it in the database it told of
+            // (valkey#4024): the client's next command, or the next one of the replication stream, would go there.
+            context.select(MOVED_FROM.with(|from| *from));
+        }
     });
     OK
 }
@@ -119,6 +135,16 @@ unsafe extern "C" fn loading<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleE
         // SAFETY: the context is valid in this callback.
         let context = unsafe { Context::new(ctx) };
         H::loading(&context, if ended { Loading::Ended } else { Loading::Started });
+    });
+}
+
+unsafe extern "C" fn persistence<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, sub: u64, _: *mut c_void) {
+    edge((), || {
+        let over = [raw::REDISMODULE_SUBEVENT_PERSISTENCE_ENDED, raw::REDISMODULE_SUBEVENT_PERSISTENCE_FAILED];
+        if !over.contains(&sub) {
+            // SAFETY: the context is valid in this callback.
+            H::saving(&unsafe { Context::new(ctx) });
+        }
     });
 }
 

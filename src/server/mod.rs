@@ -72,6 +72,8 @@ pub trait Hooks: 'static {
     fn role_changed(context: &Context, primary: bool);
     /// Loading of a data set began or ended.
     fn loading(context: &Context, what: Loading);
+    /// The data set is about to be saved; may run in a forked child.
+    fn saving(context: &Context);
     /// A database (`None`: all of them) was flushed.
     fn flushed(context: &Context, db: Option<i32>);
     /// Two databases changed places.

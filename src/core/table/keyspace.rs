@@ -2,6 +2,7 @@
 //! places, keys are evicted.
 
 use super::Table;
+use crate::core::lock::Lock;
 use crate::core::name::Place;
 use crate::core::slab::Handle;
 
@@ -53,15 +54,32 @@ impl Table {
         self.stirred.extend(self.lines.places(db).map(|place| (place.db, place.key.into())));
     }
 
-    /// The server evicted the key at `place`, or let it expire by a TTL that is none of ours: if the lock there went
-    /// with it, it is to be put back. Whether it did.
+    /// Somebody deleted the key of the lock that left the keyspace last: whatever is evicted from there later is
+    /// something else.
+    pub fn deleted(&mut self) {
+        self.unlinked = None;
+    }
+
+    /// The server evicted the key at `place`: if the lock there went with it, it is to be put back. Whether it did.
     pub fn evicted(&mut self, place: Place<'_>) -> bool {
+        self.keep_lost(place, |_| true)
+    }
+
+    /// As [`Table::evicted`], for a key whose time to live was over. A lock's key has one only if somebody gave it.
+    pub fn expired(&mut self, place: Place<'_>) -> bool {
+        self.keep_lost(place, Lock::may_expire)
+    }
+
+    fn keep_lost(&mut self, place: Place<'_>, possible: impl FnOnce(&Lock) -> bool) -> bool {
         let Some(handle) = self.unlinked.take().filter(|_| self.serving.is_some()) else {
             return false;
         };
         let Some(lock) = self.locks.get(handle).filter(|lock| lock.place() == place && !lock.linked()) else {
             return false;
         };
+        if !possible(lock) {
+            return false;
+        }
         // The server frees the old handle on its own; the copy outlives it.
         let mut copy = lock.clone();
         copy.set_scheduled(None);
@@ -75,6 +93,11 @@ impl Table {
         self.evicted.iter().copied().find(|&handle| self.locks.get(handle).is_some_and(|lock| lock.place() == place))
     }
 
+    /// All evicted locks.
+    pub fn all_evicted(&self) -> Vec<Handle> {
+        self.evicted.clone()
+    }
+
     /// Any evicted lock.
     pub fn first_evicted(&self) -> Option<Handle> {
         self.evicted.first().copied()
@@ -83,7 +106,8 @@ impl Table {
     /// The evicted lock stands in the keyspace again.
     pub fn put_back(&mut self, handle: Handle) {
         self.evicted.retain(|&other| other != handle);
-        if self.locks.get(handle).is_some() {
+        if let Some(lock) = self.locks.get_mut(handle) {
+            lock.set_may_expire(false);
             self.set_linked(handle, true);
             self.counts.evictions_undone += 1;
         }
@@ -101,8 +125,18 @@ impl Table {
         self.remove(handle);
     }
 
-    /// An EXPIRE on a lock key was taken back.
-    pub fn expire_undone(&mut self) {
+    /// Somebody gave the lock's key a time to live.
+    pub fn expire_set(&mut self, handle: Handle) {
+        if let Some(lock) = self.locks.get_mut(handle) {
+            lock.set_may_expire(true);
+        }
+    }
+
+    /// An EXPIRE on the lock's key was taken back.
+    pub fn expire_undone(&mut self, handle: Handle) {
+        if let Some(lock) = self.locks.get_mut(handle) {
+            lock.set_may_expire(false);
+        }
         self.counts.expires_undone += 1;
     }
 

@@ -184,9 +184,9 @@ impl Table {
         self.serving.is_some()
     }
 
-    /// Number of locks in the keyspace.
-    pub const fn held(&self) -> usize {
-        self.held
+    /// Number of locks in the keyspace, the evicted ones included that are about to be back.
+    pub fn held(&self) -> usize {
+        self.held + self.evicted.len()
     }
 
     /// Who waits for what.
@@ -278,6 +278,8 @@ impl Table {
             return Err(Refused::FenceAhead);
         }
         let mut lock = Lock::new(place);
+        // The bytes do not say, and nothing else does before it is over.
+        lock.set_may_expire(true);
         for holder in &holders {
             self.fences.raise(holder.fence);
             put(&mut lock, holder, Hold::new(holder, 0, now.instant));

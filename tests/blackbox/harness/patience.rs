@@ -1,5 +1,5 @@
-//! Waiting and measuring. [`eventually`] is the only place in the tests that sleeps: a test waits for a condition,
-//! and a wait that runs out prints the last value seen.
+//! Waiting and measuring, and the only place in the tests that sleeps: a test waits for a condition with
+//! [`eventually`], and a wait that runs out prints the last value seen.
 
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
@@ -42,4 +42,12 @@ pub fn within_ms<T: Debug>(expected_ms: RangeInclusive<u64>, action: impl FnOnce
     let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     assert!(expected_ms.contains(&took_ms), "took {took:?}, expected {expected_ms:?} ms; returned {value:?}");
     value
+}
+
+/// Lets time pass while nothing is to be seen: a server is down, or must stay as it is.
+pub fn let_pass(time: Duration) {
+    let end = Instant::now() + time;
+    while let Some(left) = end.checked_duration_since(Instant::now()) {
+        sleep(left.min(PAUSE_MAX));
+    }
 }
