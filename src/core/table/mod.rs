@@ -5,8 +5,12 @@
 //! * [`holding`]: acquire, extend, release, check
 //! * [`keyspace`]: what the server's own commands (RENAME, FLUSHALL, eviction) do to locks
 
+#[cfg(test)]
+mod edges;
 mod holding;
 mod keyspace;
+#[cfg(test)]
+mod model;
 
 use super::codec::{self, Corrupt};
 use super::fence::{Fence, Fences};
