@@ -145,6 +145,10 @@ impl Hooks for Engine {
         if with(|state| state.table.known() == 0) {
             return;
         }
+        if notice == Notice::Other {
+            with(|state| state.table.left_for_good());
+            return;
+        }
         if notice == Notice::RemovedByServer {
             if with(|state| state.table.evicted(place)) {
                 pump::arm_at_once(context);

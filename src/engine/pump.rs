@@ -62,8 +62,7 @@ fn end_lease(context: &Context, handle: Handle, now: Instant) {
         here
     });
     if at_place != Some(true) {
-        // Flushed, and not freed yet.
-        with(|state| state.table.unlinked(handle));
+        with(|state| state.table.missing(handle));
     }
 }
 

@@ -25,6 +25,8 @@ pub enum Notice {
     ExpireSet,
     /// The server removed the key on its own: evicted, or its time to live was over.
     RemovedByServer,
+    /// Anything else, such as DEL.
+    Other,
 }
 
 const EVENT_VERSION: u64 = 1;
@@ -75,7 +77,7 @@ unsafe extern "C" fn noticed<H: Hooks>(
             (raw::REDISMODULE_NOTIFY_EVICTED | raw::REDISMODULE_NOTIFY_EXPIRED, _) => Notice::RemovedByServer,
             (_, b"rename_to" | b"move_to" | b"restore" | b"copy_to") => Notice::Arrived,
             (_, b"expire") => Notice::ExpireSet,
-            _ => return,
+            _ => Notice::Other,
         };
         // SAFETY: context and key are valid in this callback.
         let (context, key) = unsafe { (Context::new(ctx), bytes_of(key)) };

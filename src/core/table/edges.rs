@@ -195,6 +195,11 @@ fn only_what_just_left_its_key_is_taken_for_evicted() {
     table.linked(lock.unwrap(), PLACE);
 
     table.unlinked(lock.unwrap());
+    table.left_for_good();
+    assert!(!table.evicted(PLACE), "the lock was deleted, and what stood there then is evicted");
+    table.linked(lock.unwrap(), PLACE);
+
+    table.unlinked(lock.unwrap());
     assert!(table.evicted(PLACE));
     let copy = table.find_evicted(PLACE).unwrap();
     table.freed(lock.unwrap());

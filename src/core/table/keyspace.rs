@@ -24,6 +24,17 @@ impl Table {
         }
     }
 
+    /// This lock is not where it was last seen: flushed, and not freed yet.
+    pub fn missing(&mut self, handle: Handle) {
+        self.unlinked(handle);
+        self.left_for_good();
+    }
+
+    /// Whatever left the keyspace last was not evicted.
+    pub fn left_for_good(&mut self) {
+        self.unlinked = None;
+    }
+
     /// The server evicted the key at `place`, or let it expire by a TTL that is none of ours: if the lock there went
     /// with it, it is to be put back. Whether it did.
     pub fn evicted(&mut self, place: Place<'_>) -> bool {

@@ -144,6 +144,16 @@ impl Node {
         ask: impl FnOnce(&Table, Option<Handle>, Instant) -> R,
     ) -> Result<R, Denied> {
         self.bury();
+        self.peek(spot, clocks, ask)
+    }
+
+    /// Looks without being a command: nothing changes, not even what is still to be buried.
+    pub fn peek<R>(
+        &self,
+        spot: Spot,
+        clocks: Clocks,
+        ask: impl FnOnce(&Table, Option<Handle>, Instant) -> R,
+    ) -> Result<R, Denied> {
         let found = self.lock_at(spot)?.or_else(|| self.table.find_evicted(spot.place()));
         Ok(ask(&self.table, found, self.now(clocks).instant))
     }
@@ -165,7 +175,7 @@ impl Node {
                     self.table.settle(Some(handle), now);
                     self.carry_out(spot, true);
                 }
-                None => self.table.unlinked(handle),
+                None => self.table.missing(handle),
             }
         }
     }
@@ -219,6 +229,7 @@ impl Node {
 
     pub fn delete(&mut self, spot: Spot) {
         self.take(spot);
+        self.table.left_for_good();
         self.stream.push(Message::Delete(spot));
     }
 
@@ -229,6 +240,7 @@ impl Node {
         self.keys.remove(&from);
         if let Value::Lock(handle) = value {
             self.table.unlinked(handle);
+            self.table.left_for_good();
             self.table.linked(handle, to.place());
         }
         self.stream.push(Message::Rename(from, to));
@@ -261,10 +273,16 @@ impl Node {
         self.freed.append(&mut self.doomed);
     }
 
-    /// The server evicts a lock.
+    /// The server evicts what is there.
     pub fn evict(&mut self, spot: Spot) {
-        self.delete(spot);
-        assert!(self.table.evicted(spot.place()), "an evicted lock is noticed");
+        let lock = matches!(self.keys.get(&spot), Some(Value::Lock(_)));
+        if !lock {
+            // What was set over a lock is not evicted in the same turn: the module's cron has come by.
+            self.bury();
+        }
+        self.take(spot);
+        assert_eq!(self.table.evicted(spot.place()), lock, "only a lock is put back");
+        self.stream.push(Message::Delete(spot));
     }
 
     fn bury(&mut self) {

@@ -217,6 +217,7 @@ impl Plain {
     }
 
     pub fn evict(&mut self, spot: Spot) {
+        self.data.remove(&spot);
         if let Some(hold) = self.holds.remove(&spot) {
             self.evicted.push((spot, hold));
         }

@@ -105,11 +105,10 @@ impl World {
     }
 
     pub fn check(&mut self, spot: Spot, token: &str) {
-        if let Some(left_ms) = self.ask_check(spot, token) {
-            if left_ms > 0 {
-                self.promised(spot, left_ms);
-            }
-        }
+        let secret = Token::new(token.as_bytes()).unwrap();
+        let answer = self.primary.read(spot, self.clocks, |table, found, now| table.check(found, secret, now));
+        let left_ms = self.checked(spot, token, answer);
+        self.promised(spot, left_ms);
     }
 
     pub fn pump(&mut self, owns_slots: bool) {
@@ -177,7 +176,7 @@ impl World {
 
     /// Only a serving primary evicts.
     pub fn evict(&mut self, spot: Spot) {
-        if self.plain.serving && matches!(self.primary.keys.get(&spot), Some(Value::Lock(_))) {
+        if self.plain.serving && self.primary.keys.contains_key(&spot) {
             self.primary.evict(spot);
             self.plain.evict(spot);
         }
@@ -192,7 +191,7 @@ impl World {
 
     fn promised(&mut self, spot: Spot, left_ms: u64) {
         let until_us = self.clocks.now_us + left_ms * MICROS_PER_MS;
-        if let Some(hold) = self.plain.holds.get_mut(&spot) {
+        if let Some(hold) = self.plain.holds.get_mut(&spot).filter(|_| left_ms > 0) {
             hold.promised_us = hold.promised_us.max(until_us);
         }
     }
@@ -211,17 +210,16 @@ impl World {
         }
     }
 
-    fn ask_check(&mut self, spot: Spot, token: &str) -> Option<u64> {
-        let secret = Token::new(token.as_bytes()).unwrap();
-        match self.primary.read(spot, self.clocks, |table, found, now| table.check(found, secret, now)) {
+    fn checked(&self, spot: Spot, token: &str, answer: Result<u64, Denied>) -> u64 {
+        match answer {
             Ok(left_ms) => {
                 assert_eq!(left_ms, self.plain.check(spot, token, self.clocks.now_us), "check of {spot:?} by {token}");
-                Some(left_ms)
+                left_ms
             }
             Err(denied) => {
                 assert_eq!(denied, Denied::WrongType);
                 assert!(self.plain.data.contains(&spot));
-                None
+                0
             }
         }
     }
@@ -246,7 +244,9 @@ impl World {
         for spot in spots() {
             let mut holders = 0;
             for token in TOKENS {
-                holders += usize::from(self.ask_check(spot, token).is_some_and(|left_ms| left_ms > 0));
+                let secret = Token::new(token.as_bytes()).unwrap();
+                let answer = self.primary.peek(spot, self.clocks, |table, found, now| table.check(found, secret, now));
+                holders += usize::from(self.checked(spot, token, answer) > 0);
             }
             assert!(holders <= 1, "{holders} holders of {spot:?}");
         }
