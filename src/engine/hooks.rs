@@ -68,6 +68,7 @@ fn begin_serving(context: &Context) {
 fn stands(context: &Context, place: Place<'_>, arrived: bool) {
     let name = context.string(place.key);
     let Some(key) = context.open(&name, place.db, false) else { return };
+    with(|state| state.table.left_for_good());
     let Content::Lock(handle) = key.content() else { return };
     if arrived && context.is_cluster() && with(|state| state.table.is_serving()) {
         pump::arrived(context, handle);
@@ -237,7 +238,7 @@ impl Hooks for Engine {
         let put_back = match notice {
             Notice::Arrived => return stands(context, place, true),
             Notice::ExpireSet => return stands(context, place, false),
-            Notice::Deleted => return with(|state| state.table.deleted()),
+            Notice::Deleted => return with(|state| state.table.left_for_good()),
             Notice::Evicted => with(|state| state.table.evicted(place)),
             Notice::Expired => with(|state| state.table.expired(place)),
         };

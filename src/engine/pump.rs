@@ -122,8 +122,7 @@ fn end_leases(context: &Context, now: Instant) {
             here
         });
         if here != Some(true) {
-            // Flushed, and not freed yet.
-            with(|state| state.table.unlinked(handle));
+            with(|state| state.table.missing(handle));
         }
     }
 }

@@ -29,6 +29,7 @@ mod readme;
 mod release;
 mod replication;
 mod restart;
+mod reuse;
 mod signals;
 mod smoke;
 mod syntax;

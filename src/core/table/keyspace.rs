@@ -54,10 +54,16 @@ impl Table {
         self.stirred.extend(self.lines.places(db).map(|place| (place.db, place.key.into())));
     }
 
-    /// Somebody deleted the key of the lock that left the keyspace last: whatever is evicted from there later is
-    /// something else.
-    pub fn deleted(&mut self) {
+    /// Whatever left the keyspace last left for good, or went elsewhere: what is evicted from there later is something
+    /// else.
+    pub fn left_for_good(&mut self) {
         self.unlinked = None;
+    }
+
+    /// This lock is not where it was last seen: flushed, and not freed yet.
+    pub fn missing(&mut self, handle: Handle) {
+        self.unlinked(handle);
+        self.left_for_good();
     }
 
     /// The server evicted the key at `place`: if the lock there went with it, it is to be put back. Whether it did.
