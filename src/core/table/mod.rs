@@ -2,7 +2,9 @@
 //! caller to carry out in the keyspace; nothing is true for other clients before that.
 //!
 //! * this file: the table, its clock rules, and how locks come in and go out
+//! * [`schedule`]: which lock to look at next, and when
 //! * [`holding`]: acquire, extend, release, check
+//! * [`turning`]: from shared to exclusive and back
 //! * [`serving`]: ending holds, and giving the lock to the next in line
 //! * [`waiting`]: joining a line, the end of a wait
 //! * [`bound`]: holds that end with their connection
@@ -13,7 +15,9 @@ mod bound;
 mod deadlock;
 mod holding;
 mod keyspace;
+mod schedule;
 mod serving;
+mod turning;
 mod waiting;
 
 use super::codec::{self, Change, Corrupt};
@@ -238,35 +242,6 @@ impl Table {
         std::mem::take(&mut self.effects)
     }
 
-    /// When the next lease or wait ends, or earlier: on a node that serves for less time than the lease.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        self.serving?;
-        let lease_end = self.deadlines.first().map(|&(at, _)| at);
-        lease_end.into_iter().chain(self.lines.next_end()).min()
-    }
-
-    /// A lock whose lease is over; the caller opens its key and settles it, or forgets the lock if it is not there.
-    pub fn next_due(&mut self, now: Instant) -> Option<Handle> {
-        let serving = self.serving?;
-        loop {
-            let &(at, handle) = self.deadlines.first()?;
-            if at > now {
-                return None;
-            }
-            let over = match self.locks.get_mut(handle) {
-                Some(lock) => lock.ended(serving.since, now).is_some() || lock.is_empty(),
-                None => {
-                    self.deadlines.pop_first();
-                    continue;
-                }
-            };
-            if over {
-                return Some(handle);
-            }
-            self.schedule(handle);
-        }
-    }
-
     /// Takes in a lock from RDB or RESTORE. Its lease starts anew.
     ///
     /// # Errors
@@ -285,11 +260,6 @@ impl Table {
             put(&mut lock, holder, Hold::new(holder, 0, now.instant));
         }
         Ok(self.insert(lock))
-    }
-
-    /// Leaves a lock whose lease is over to the one who hands it over later: it is not due again.
-    pub fn park(&mut self, handle: Handle) {
-        self.schedule_at(handle, None);
     }
 
     /// Follows a change the primary made.
@@ -366,46 +336,6 @@ impl Table {
         self.unbind_all(handle);
         if let Some(lock) = self.locks.remove(handle) {
             self.held -= usize::from(lock.linked());
-        }
-    }
-
-    /// Notes that a lock went into the keyspace or out of it.
-    fn set_linked(&mut self, handle: Handle, linked: bool) {
-        let Some(lock) = self.locks.get_mut(handle) else { return };
-        if lock.linked() == linked {
-            return;
-        }
-        lock.set_linked(linked);
-        self.held = if linked { self.held + 1 } else { self.held - 1 };
-        self.schedule(handle);
-    }
-
-    /// Changes a lock under its deadline.
-    fn update(&mut self, handle: Handle, change: impl FnOnce(&mut Lock)) {
-        if let Some(lock) = self.locks.get_mut(handle) {
-            change(lock);
-            self.schedule(handle);
-        }
-    }
-
-    /// Puts the lock's next end among the deadlines.
-    fn schedule(&mut self, handle: Handle) {
-        let at = self.locks.get(handle).filter(|lock| lock.linked()).map(Lock::first_end);
-        self.schedule_at(handle, at);
-    }
-
-    fn schedule_at(&mut self, handle: Handle, at: Option<Instant>) {
-        let Some(lock) = self.locks.get_mut(handle) else { return };
-        let before = lock.scheduled();
-        if before == at {
-            return;
-        }
-        lock.set_scheduled(at);
-        if let Some(before) = before {
-            self.deadlines.remove(&(before, handle));
-        }
-        if let Some(at) = at {
-            self.deadlines.insert((at, handle));
         }
     }
 }

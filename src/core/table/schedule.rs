@@ -1,0 +1,82 @@
+//! Which lock to look at next, and when: every lock in the keyspace under the end of the first of its leases.
+
+use super::Table;
+use crate::core::lock::Lock;
+use crate::core::slab::Handle;
+use crate::core::time::Instant;
+
+impl Table {
+    /// When the next lease or wait ends, or earlier: on a node that serves for less time than the lease.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.serving?;
+        let lease_end = self.deadlines.first().map(|&(at, _)| at);
+        lease_end.into_iter().chain(self.lines.next_end()).min()
+    }
+
+    /// A lock whose lease is over; the caller opens its key and settles it, or forgets the lock if it is not there.
+    pub fn next_due(&mut self, now: Instant) -> Option<Handle> {
+        let serving = self.serving?;
+        loop {
+            let &(at, handle) = self.deadlines.first()?;
+            if at > now {
+                return None;
+            }
+            let over = match self.locks.get_mut(handle) {
+                Some(lock) => lock.ended(serving.since, now).is_some() || lock.is_empty(),
+                None => {
+                    self.deadlines.pop_first();
+                    continue;
+                }
+            };
+            if over {
+                return Some(handle);
+            }
+            self.schedule(handle);
+        }
+    }
+
+    /// Leaves a lock whose lease is over to the one who hands it over later: it is not due again.
+    pub fn park(&mut self, handle: Handle) {
+        self.schedule_at(handle, None);
+    }
+
+    /// Notes that a lock went into the keyspace or out of it.
+    pub(super) fn set_linked(&mut self, handle: Handle, linked: bool) {
+        let Some(lock) = self.locks.get_mut(handle) else { return };
+        if lock.linked() == linked {
+            return;
+        }
+        lock.set_linked(linked);
+        self.held = if linked { self.held + 1 } else { self.held - 1 };
+        self.schedule(handle);
+    }
+
+    /// Changes a lock under its deadline.
+    pub(super) fn update(&mut self, handle: Handle, change: impl FnOnce(&mut Lock)) {
+        if let Some(lock) = self.locks.get_mut(handle) {
+            change(lock);
+            self.schedule(handle);
+        }
+    }
+
+    /// Puts the lock's next end among the deadlines.
+    pub(super) fn schedule(&mut self, handle: Handle) {
+        let at = self.locks.get(handle).filter(|lock| lock.linked()).map(Lock::first_end);
+        self.schedule_at(handle, at);
+    }
+
+    pub(super) fn schedule_at(&mut self, handle: Handle, at: Option<Instant>) {
+        let Some(lock) = self.locks.get_mut(handle) else { return };
+        let before = lock.scheduled();
+        if before == at {
+            return;
+        }
+        lock.set_scheduled(at);
+        if let Some(before) = before {
+            self.deadlines.remove(&(before, handle));
+        }
+        if let Some(at) = at {
+            self.deadlines.insert((at, handle));
+        }
+    }
+}
