@@ -168,8 +168,9 @@ pub fn decode_lock(bytes: &[u8]) -> Result<Vec<Holder<'_>>, Corrupt> {
     let mut holders: Vec<Holder<'_>> = Vec::new();
     loop {
         let Change::Set { holder, .. } = rest.change()? else { return Err(Corrupt::Kind) };
-        // In the order of fences, so none is there twice.
-        if holders.last().is_some_and(|last| last.fence >= holder.fence) {
+        // Two can have one fence: a floor raises it to whatever a client asks for.
+        let rank = (holder.fence, holder.token.bytes());
+        if holders.last().is_some_and(|last| (last.fence, last.token.bytes()) > rank) {
             return Err(Corrupt::Fence);
         }
         holders.push(holder);

@@ -104,8 +104,14 @@ fn a_lock_is_one_holder_or_several_that_share() {
     assert_eq!(decode_lock(&shared), Ok(vec![rich(), other.clone()]));
     let backwards = [&bytes_of(&set(other))[..], V2].concat();
     assert_eq!(decode_lock(&backwards), Err(Corrupt::Fence));
-    let twice = [V2, &bytes_of(&set(Holder { fence: Fence::new(12_346).unwrap(), ..rich() }))].concat();
-    assert_eq!(decode_lock(&twice), Err(Corrupt::Token));
+    for again in [rich(), Holder { fence: Fence::new(12_346).unwrap(), ..rich() }] {
+        assert_eq!(decode_lock(&[V2, &bytes_of(&set(again))].concat()), Err(Corrupt::Token));
+    }
+    let one_fence = Holder { token: Token::new(b"tol").unwrap(), ..rich() };
+    let shared = [V2, &bytes_of(&set(one_fence.clone()))].concat();
+    assert_eq!(decode_lock(&shared), Ok(vec![rich(), one_fence.clone()]));
+    let backwards = [&bytes_of(&set(one_fence))[..], V2].concat();
+    assert_eq!(decode_lock(&backwards), Err(Corrupt::Fence), "then in the order of tokens");
     let second = Holder { fence: Fence::new(12_346).unwrap(), token: Token::new(b"other").unwrap(), ..plain() };
     assert_eq!(decode_lock(&[V1, &bytes_of(&set(second))].concat()), Err(Corrupt::Trailing));
     assert_eq!(decode_lock(b"\x02\x03\x03tok"), Err(Corrupt::Kind));

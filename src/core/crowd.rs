@@ -5,6 +5,7 @@ use super::fence::Fence;
 use super::hold::Hold;
 use super::time::Instant;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use std::rc::Rc;
 
 /// One holder of a shared lock.
@@ -18,12 +19,12 @@ pub struct Member {
     pub hold: Hold,
 }
 
-/// The holders of a shared lock.
+/// The holders of a shared lock. Two of them can have one fence: a floor raises it to whatever a client asks for.
 #[derive(Clone, Default)]
 pub struct Crowd {
     members: HashMap<Rc<[u8]>, Member>,
-    by_fence: BTreeMap<Fence, Rc<[u8]>>,
-    ends: BTreeSet<(Instant, Fence)>,
+    by_fence: BTreeSet<(Fence, Rc<[u8]>)>,
+    ends: BTreeSet<(Instant, Rc<[u8]>)>,
     /// How many members have each limit.
     limits: BTreeMap<u32, usize>,
 }
@@ -44,9 +45,13 @@ impl Crowd {
         self.members.get(token)
     }
 
-    /// The token of the holder with this fence.
-    pub fn token_of(&self, fence: Fence) -> Option<&Rc<[u8]>> {
-        self.by_fence.get(&fence)
+    /// The holders with this fence, with their tokens.
+    pub fn with_fence(&self, fence: Fence) -> impl Iterator<Item = (&[u8], &Member)> {
+        // No token is empty, so this is before the first.
+        let first: (Fence, Rc<[u8]>) = (fence, Rc::default());
+        let found = self.by_fence.range((Bound::Excluded(first), Bound::Unbounded));
+        let found = found.take_while(move |(theirs, _)| *theirs == fence);
+        found.filter_map(|(_, token)| Some((&**token, self.members.get(token)?)))
     }
 
     /// The smallest limit of any holder.
@@ -54,22 +59,18 @@ impl Crowd {
         self.limits.first_key_value().map(|(&limit, _)| limit)
     }
 
-    /// The first end of a lease, as far as the holds know by themselves.
-    pub fn first_end(&self) -> Option<Instant> {
-        self.ends.first().map(|&(end, _)| end)
-    }
-
-    /// Fences of the holds that have ended at `now`, as far as they know by themselves, the earliest first.
-    pub fn ended(&self, now: Instant) -> impl Iterator<Item = Fence> + '_ {
-        self.ends.iter().take_while(move |(end, _)| *end <= now).map(|&(_, fence)| fence)
+    /// The holder whose lease ends first, as far as the holds know by themselves, with its token.
+    pub fn first_to_end(&self) -> Option<(&Rc<[u8]>, &Member)> {
+        let (_, token) = self.ends.first()?;
+        self.members.get_key_value(token)
     }
 
     /// Takes a holder in, in the stead of what its token had.
     pub fn insert(&mut self, token: &[u8], member: Member) {
         self.remove(token);
         let token: Rc<[u8]> = token.into();
-        self.by_fence.insert(member.hold.fence, token.clone());
-        self.ends.insert((member.hold.end, member.hold.fence));
+        self.by_fence.insert((member.hold.fence, token.clone()));
+        self.ends.insert((member.hold.end, token.clone()));
         if let Some(limit) = member.limit {
             *self.limits.entry(limit).or_default() += 1;
         }
@@ -78,9 +79,9 @@ impl Crowd {
 
     /// Takes a holder out.
     pub fn remove(&mut self, token: &[u8]) -> Option<Member> {
-        let member = self.members.remove(token)?;
-        self.by_fence.remove(&member.hold.fence);
-        self.ends.remove(&(member.hold.end, member.hold.fence));
+        let (token, member) = self.members.remove_entry(token)?;
+        self.by_fence.remove(&(member.hold.fence, token.clone()));
+        self.ends.remove(&(member.hold.end, token));
         if let Some(limit) = member.limit {
             if let Some(count) = self.limits.get_mut(&limit) {
                 *count -= 1;
@@ -94,28 +95,29 @@ impl Crowd {
 
     /// Changes a hold under its fence and end.
     pub fn update(&mut self, token: &[u8], change: impl FnOnce(&mut Hold)) {
-        let Some((key, member)) = self.members.get_key_value(token) else { return };
-        let (key, before) = (key.clone(), (member.hold.end, member.hold.fence));
-        let Some(member) = self.members.get_mut(token) else { return };
+        let Some((token, member)) = self.members.get_key_value(token) else { return };
+        let (token, end, fence) = (token.clone(), member.hold.end, member.hold.fence);
+        let Some(member) = self.members.get_mut(&token) else { return };
         change(&mut member.hold);
-        let after = (member.hold.end, member.hold.fence);
-        if before != after {
-            self.ends.remove(&before);
-            self.ends.insert(after);
-            self.by_fence.remove(&before.1);
-            self.by_fence.insert(after.1, key);
+        if end != member.hold.end {
+            self.ends.remove(&(end, token.clone()));
+            self.ends.insert((member.hold.end, token.clone()));
+        }
+        if fence != member.hold.fence {
+            self.by_fence.remove(&(fence, token.clone()));
+            self.by_fence.insert((member.hold.fence, token));
         }
     }
 
     /// Every holder with its token, in the order of fences.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Member)> {
-        self.by_fence.values().filter_map(|token| Some((&**token, self.members.get(token)?)))
+        self.by_fence.iter().filter_map(|(_, token)| Some((&**token, self.members.get(token)?)))
     }
 
     /// Bytes the holders occupy, about.
     pub fn bytes(&self) -> usize {
         // Per holder: its entry in the map, two tree entries, token and label.
-        let entry = size_of::<(Rc<[u8]>, Member)>() + 2 * size_of::<(Instant, Fence)>() + 64;
+        let entry = size_of::<(Rc<[u8]>, Member)>() + 2 * size_of::<(Instant, Rc<[u8]>)>() + 64;
         self.iter().map(|(token, member)| entry + token.len() + member.label.len()).sum()
     }
 }
@@ -157,20 +159,44 @@ mod tests {
         assert_eq!((crowd.smallest_limit(), crowd.len()), (None, 1));
     }
 
+    fn first_end(crowd: &Crowd) -> Option<(&[u8], u64)> {
+        crowd.first_to_end().map(|(token, member)| (&**token, member.hold.end.micros()))
+    }
+
+    fn with_fence(crowd: &Crowd, number: u64) -> Vec<&[u8]> {
+        crowd.with_fence(Fence::new(number).unwrap()).map(|(token, _)| token).collect()
+    }
+
     #[test]
     fn ends_and_fences_follow_changes() {
         let mut crowd = Crowd::default();
         crowd.insert(b"a", member(1, None));
         crowd.insert(b"b", member(2, None));
-        assert_eq!(crowd.first_end(), Some(Instant::from_micros(1_000)));
+        assert_eq!(first_end(&crowd), Some((&b"a"[..], 1_000)));
         crowd.update(b"a", |hold| {
             hold.end = Instant::from_micros(9_000);
             hold.fence = Fence::new(7).unwrap();
         });
-        assert_eq!(crowd.first_end(), Some(Instant::from_micros(2_000)));
-        assert_eq!(crowd.token_of(Fence::new(7).unwrap()).map(|token| &**token), Some(&b"a"[..]));
-        assert_eq!(crowd.token_of(Fence::new(1).unwrap()), None);
+        assert_eq!(first_end(&crowd), Some((&b"b"[..], 2_000)));
+        assert_eq!(with_fence(&crowd, 7), [b"a"]);
+        assert_eq!(with_fence(&crowd, 1), [b""; 0]);
         let order: Vec<&[u8]> = crowd.iter().map(|(token, _)| token).collect();
         assert_eq!(order, [b"b", b"a"]);
+    }
+
+    #[test]
+    fn holders_with_one_fence_and_one_end_stay_apart() {
+        let mut crowd = Crowd::default();
+        for token in [b"b", b"a", b"c"] {
+            crowd.insert(token, member(5, None));
+        }
+        crowd.insert(b"d", member(6, None));
+        assert_eq!(with_fence(&crowd, 5), [b"a", b"b", b"c"]);
+        crowd.remove(b"a");
+        crowd.update(b"b", |hold| hold.fence = Fence::new(6).unwrap());
+        assert_eq!((with_fence(&crowd, 5), with_fence(&crowd, 6)), (vec![&b"c"[..]], vec![&b"b"[..], b"d"]));
+        let order: Vec<&[u8]> = crowd.iter().map(|(token, _)| token).collect();
+        assert_eq!(order, [b"c", b"b", b"d"]);
+        assert_eq!(first_end(&crowd), Some((&b"b"[..], 5_000)));
     }
 }

@@ -169,59 +169,55 @@ impl Lock {
         }
     }
 
-    /// The holder with this fence.
-    pub fn holder_with(&self, fence: Fence) -> Option<Seen<'_>> {
-        match &self.holders {
-            Holders::One(hold) if hold.fence == fence => self.holders().next(),
-            Holders::Many(crowd) => {
-                let token = crowd.token_of(fence)?;
-                crowd.get(token).map(|member| seen(token, member))
-            }
-            _ => None,
-        }
-    }
-
-    /// Every holder, in the order of fences.
-    pub fn holders(&self) -> impl Iterator<Item = Seen<'_>> {
-        let one = match &self.holders {
-            Holders::One(hold) => {
-                Some(Seen { token: self.text_token(), label: self.text_label(), mode: Mode::Exclusive, hold })
-            }
-            _ => None,
-        };
+    /// The holders with this fence: hardly ever more than one.
+    pub fn holders_with(&self, fence: Fence) -> impl Iterator<Item = Seen<'_>> {
+        let one = self.one().filter(|seen| seen.hold.fence == fence);
         let many = match &self.holders {
-            Holders::Many(crowd) => Some(crowd.iter().map(|(token, member)| seen(token, member))),
+            Holders::Many(crowd) => Some(crowd.with_fence(fence).map(|(token, member)| seen(token, member))),
             _ => None,
         };
         one.into_iter().chain(many.into_iter().flatten())
     }
 
-    /// The first end of a hold, as far as the holds know by themselves; a lock nobody holds is over long since.
-    pub fn first_end(&self) -> Instant {
-        let end = match &self.holders {
-            Holders::Nobody => None,
-            Holders::One(hold) => Some(hold.end),
-            Holders::Many(crowd) => crowd.first_end(),
+    /// Every holder, in the order of fences.
+    pub fn holders(&self) -> impl Iterator<Item = Seen<'_>> {
+        let many = match &self.holders {
+            Holders::Many(crowd) => Some(crowd.iter().map(|(token, member)| seen(token, member))),
+            _ => None,
         };
-        end.unwrap_or(Instant::from_micros(0))
+        self.one().into_iter().chain(many.into_iter().flatten())
     }
 
-    /// The fence of a hold that has ended at `now`, on a node that serves since `serving`.
-    pub fn ended(&mut self, serving: Instant, now: Instant) -> Option<Fence> {
-        match &mut self.holders {
+    /// The first end of a hold, as far as the holds know by themselves; a lock nobody holds is over long since.
+    pub fn first_end(&self) -> Instant {
+        self.first_to_end().map_or(Instant::from_micros(0), |seen| seen.hold.end)
+    }
+
+    /// The holder whose hold ends first, as far as the holds know by themselves.
+    pub fn first_to_end(&self) -> Option<Seen<'_>> {
+        match &self.holders {
             Holders::Nobody => None,
+            Holders::One(_) => self.one(),
+            Holders::Many(crowd) => crowd.first_to_end().map(|(token, member)| seen(token, member)),
+        }
+    }
+
+    /// Whether the hold that ends first has ended at `now`, on a node that serves since `serving`. A hold that knows
+    /// less than the node does learns it, and may be the first no longer.
+    pub fn has_ended(&mut self, serving: Instant, now: Instant) -> bool {
+        match &mut self.holders {
+            Holders::Nobody => false,
             Holders::One(hold) => {
                 hold.end = hold.end_since(serving);
-                (hold.end <= now).then_some(hold.fence)
+                hold.end <= now
             }
             Holders::Many(crowd) => loop {
-                // A hold that knows less than the node does learns it, and stands elsewhere in the order then.
-                let fence = crowd.ended(now).next()?;
-                let token = crowd.token_of(fence)?.clone();
-                let end = crowd.get(&token)?.hold.end_since(serving);
-                if end <= now {
-                    return Some(fence);
+                let Some((token, member)) = crowd.first_to_end() else { return false };
+                let (known, end) = (member.hold.end, member.hold.end_since(serving));
+                if known > now || end <= now {
+                    return known <= now;
                 }
+                let token = token.clone();
                 crowd.update(&token, |hold| hold.end = end);
             },
         }
@@ -283,6 +279,16 @@ impl Lock {
         self.text.len() + crowd
     }
 
+    /// The holder that has the lock alone.
+    fn one(&self) -> Option<Seen<'_>> {
+        match &self.holders {
+            Holders::One(hold) => {
+                Some(Seen { token: self.text_token(), label: self.text_label(), mode: Mode::Exclusive, hold })
+            }
+            _ => None,
+        }
+    }
+
     fn key(&self) -> &[u8] {
         self.text.get(..self.key_len as usize).unwrap_or_default()
     }
@@ -330,6 +336,7 @@ fn join(key: &[u8], token: &[u8], label: &[u8]) -> Box<[u8]> {
 mod tests {
     use super::super::time::Lease;
     use super::*;
+    use std::slice;
 
     fn holder(mode: Mode) -> Holder<'static> {
         Holder {
@@ -365,8 +372,8 @@ mod tests {
             for moved in [Place { db: 1, key: b"" }, place] {
                 lock.set_place(moved);
                 assert_eq!(lock.place(), moved);
-                let seen = lock.holder_with(holder.fence).unwrap();
-                assert_eq!(seen.holder(now), Some(holder.clone()));
+                let found: Vec<_> = lock.holders_with(holder.fence).filter_map(|seen| seen.holder(now)).collect();
+                assert_eq!(found, slice::from_ref(&holder));
             }
         }
     }
@@ -377,8 +384,8 @@ mod tests {
             let mut lock = Lock::new(Place { db: 0, key: b"k" });
             put(&mut lock, &holder(mode));
             let serving = Instant::from_micros(1_000);
-            assert_eq!(lock.ended(serving, Instant::from_micros(5_999)), None);
-            assert_eq!(lock.ended(serving, Instant::from_micros(6_000)), Fence::new(7));
+            assert!(!lock.has_ended(serving, Instant::from_micros(5_999)));
+            assert!(lock.has_ended(serving, Instant::from_micros(6_000)));
         }
     }
 }

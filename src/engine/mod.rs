@@ -169,8 +169,8 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
                 key.store(handle);
             }
             Effect::Set { lock, fence, alone, signal } => {
-                if let Some(bytes) = replicate.then(|| set_bytes(lock, fence, alone)).flatten() {
-                    context.replicate(SET_COMMAND, key, Some(&bytes));
+                if replicate {
+                    set_bytes(lock, fence, alone, |bytes| context.replicate(SET_COMMAND, key, Some(bytes)));
                 }
                 if signal {
                     context.signal_modified(key);
@@ -197,12 +197,18 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
     }
 }
 
-/// The bytes that tell of a holder; none if it is gone again.
-fn set_bytes(lock: Handle, fence: Fence, alone: bool) -> Option<Vec<u8>> {
-    with(|state| {
-        let holder = state.table.get(lock)?.holder_with(fence)?.holder(clock::instant())?;
-        Some(encoded(&Change::Set { holder, alone }))
-    })
+/// Passes on the bytes that tell of the holders with this fence; nothing if they are gone again.
+fn set_bytes(lock: Handle, fence: Fence, alone: bool, mut tell: impl FnMut(&[u8])) {
+    let now = clock::instant();
+    let found = |index| {
+        with(|state| {
+            let holder = state.table.get(lock)?.holders_with(fence).nth(index)?.holder(now)?;
+            Some(encoded(&Change::Set { holder, alone }))
+        })
+    };
+    for bytes in (0..).map_while(found) {
+        tell(&bytes);
+    }
 }
 
 fn unset_bytes(token: &[u8]) -> Option<Vec<u8>> {

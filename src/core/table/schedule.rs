@@ -22,7 +22,7 @@ impl Table {
                 return None;
             }
             let over = match self.locks.get_mut(handle) {
-                Some(lock) => lock.ended(serving.since, now).is_some() || lock.is_empty(),
+                Some(lock) => lock.has_ended(serving.since, now) || lock.is_empty(),
                 None => {
                     self.deadlines.pop_first();
                     continue;

@@ -39,8 +39,8 @@ impl Table {
     pub fn settle(&mut self, site: Site<'_>, now: Now) -> Option<Handle> {
         let handle = site.lock.filter(|&handle| self.locks.get(handle).is_some());
         if let (Some(handle), Some(serving)) = (handle, self.serving) {
-            while let Some(fence) = self.locks.get_mut(handle)?.ended(serving.since, now.instant) {
-                let seen = self.locks.get(handle)?.holder_with(fence)?;
+            while self.locks.get_mut(handle)?.has_ended(serving.since, now.instant) {
+                let seen = self.locks.get(handle)?.first_to_end()?;
                 let (token, unfetched) = (Box::from(seen.token), seen.hold.delivery == Delivery::Unfetched);
                 self.end_hold(site, &token, if unfetched { Ended::TakenBack } else { Ended::LeaseEnded });
             }

@@ -184,8 +184,11 @@ impl Table {
     /// leaves the shared hold.
     pub fn take_back(&mut self, site: Site<'_>, fence: Fence, now: Now) {
         let Some(handle) = site.lock else { return };
-        let seen = self.locks.get(handle).and_then(|lock| lock.holder_with(fence));
-        let Some(seen) = seen.filter(|seen| seen.hold.delivery == Delivery::Untold) else { return };
+        let seen = self.locks.get(handle).and_then(|lock| {
+            let mut untold = lock.holders_with(fence).filter(|seen| seen.hold.delivery == Delivery::Untold);
+            untold.next()
+        });
+        let Some(seen) = seen else { return };
         let (token, before) = (Box::<[u8]>::from(seen.token), seen.hold.before_upgrade());
         match before {
             Some(before) => {
