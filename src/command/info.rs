@@ -5,7 +5,7 @@
 use super::answer;
 use crate::core::hold::Mode;
 use crate::core::lock::Lock;
-use crate::core::table::{Site, Table};
+use crate::core::table::{Legacy, Site, Table};
 use crate::core::time::Instant;
 use crate::engine;
 use crate::metadata::{Arg, KeyUse, Record};
@@ -30,7 +30,7 @@ pub const RECORD: Record = Record {
 const SHOWN_MAX: usize = 10;
 
 struct Picture {
-    exclusive: bool,
+    mode: &'static str,
     fence: u64,
     ttl_ms: u64,
     held: usize,
@@ -65,8 +65,9 @@ impl Command for LockInfo {
 
     fn run(context: &Context, args: Args<'_>) {
         answer(context, || {
-            let picture = engine::read(context, args, |table, site, now| {
-                table.look(site, now).map(|lock| Picture::of(table, lock, site, now))
+            let picture = engine::read(context, args, |table, site, now| match site.legacy {
+                Some(legacy) => Some(Picture::of_legacy(table, legacy, site, now)),
+                None => table.look(site, now).map(|lock| Picture::of(table, lock, site, now)),
             })?;
             match picture {
                 Some(picture) => picture.reply(context),
@@ -89,29 +90,40 @@ impl Picture {
             ephemeral: seen.hold.is_ephemeral(),
             client: seen.hold.client,
         });
-        let waiters = table.lines().waiters(site.place).take(SHOWN_MAX);
-        let queue = waiters.map(|(_, waiter)| Queued {
-            label: waiter.label.to_vec(),
-            exclusive: waiter.upgrade || waiter.mode == Mode::Exclusive,
-            waiting_ms: waiter.joined.ms_until(now),
-        });
         let exclusive = lock.is_exclusive();
         Self {
-            exclusive,
+            mode: if exclusive { EXCLUSIVE } else { SHARED },
             fence: live().map(|seen| seen.hold.fence.get()).max().unwrap_or(0),
             ttl_ms: live().map(|seen| table.ms_left(seen.hold, now)).max().unwrap_or(0),
             held: live().count(),
             limit: if exclusive { 1 } else { lock.smallest_limit().unwrap_or(0) },
             holders: holders.collect(),
             waiters: table.lines().count(site.place),
-            queue: queue.collect(),
+            queue: queue(table, site, now),
+            primary: table.is_serving(),
+        }
+    }
+
+    /// Of a lock of another library the server knows how long it lasts, and nothing else.
+    fn of_legacy(table: &Table, legacy: Legacy<'_>, site: Site<'_>, now: Instant) -> Self {
+        let ttl_ms = legacy.ttl_ms;
+        let holder = Shown { label: Vec::new(), fence: 0, ttl_ms, age_ms: 0, holds: 1, ephemeral: false, client: 0 };
+        Self {
+            mode: LEGACY,
+            fence: 0,
+            ttl_ms,
+            held: 1,
+            limit: 1,
+            holders: vec![holder],
+            waiters: table.lines().count(site.place),
+            queue: queue(table, site, now),
             primary: table.is_serving(),
         }
     }
 
     fn reply(&self, context: &Context) {
         context.reply_map(9);
-        text(context, "mode", mode(self.exclusive));
+        text(context, "mode", self.mode.as_bytes());
         number(context, "fence", self.fence);
         number(context, "ttl-ms", self.ttl_ms);
         number(context, "held", self.held as u64);
@@ -127,7 +139,7 @@ impl Picture {
         for queued in &self.queue {
             context.reply_map(3);
             text(context, "label", &queued.label);
-            text(context, "mode", mode(queued.exclusive));
+            text(context, "mode", if queued.exclusive { EXCLUSIVE } else { SHARED }.as_bytes());
             number(context, "waiting-ms", queued.waiting_ms);
         }
         text(context, "role", if self.primary { b"primary" } else { b"replica" });
@@ -147,12 +159,18 @@ impl Shown {
     }
 }
 
-const fn mode(exclusive: bool) -> &'static [u8] {
-    if exclusive {
-        b"exclusive"
-    } else {
-        b"shared"
-    }
+const EXCLUSIVE: &str = "exclusive";
+const SHARED: &str = "shared";
+const LEGACY: &str = "legacy";
+
+fn queue(table: &Table, site: Site<'_>, now: Instant) -> Vec<Queued> {
+    let waiters = table.lines().waiters(site.place).take(SHOWN_MAX);
+    let queued = waiters.map(|(_, waiter)| Queued {
+        label: waiter.label.to_vec(),
+        exclusive: waiter.upgrade || waiter.mode == Mode::Exclusive,
+        waiting_ms: waiter.joined.ms_until(now),
+    });
+    queued.collect()
 }
 
 fn number(context: &Context, name: &str, value: u64) {

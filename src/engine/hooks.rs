@@ -232,8 +232,13 @@ impl Hooks for Engine {
     }
 
     fn noticed(context: &Context, notice: Notice, place: Place<'_>) {
-        if with(|state| state.table.known() == 0) {
+        if with(|state| state.table.known() == 0 && state.table.lines().is_empty()) {
             return;
+        }
+        if notice != Notice::ExpireSet {
+            // A legacy lock leaves no other trace.
+            with(|state| state.table.stir_place(place));
+            pump::arm_if_stirred(context);
         }
         let put_back = match notice {
             Notice::Arrived => return stands(context, place, true),

@@ -15,9 +15,9 @@ pub mod settings;
 
 use crate::core::codec::{self, Change};
 use crate::core::fence::Fence;
-use crate::core::name::Token;
+use crate::core::name::{Place, Token};
 use crate::core::slab::Handle;
-use crate::core::table::{BoundHold, Effect, Ended, Site, Table};
+use crate::core::table::{BoundHold, Effect, Ended, Legacy, Site, Table};
 use crate::core::time::{Instant, Now};
 use crate::server::args::Args;
 use crate::server::cell::MainThread;
@@ -89,18 +89,24 @@ pub fn write<R>(
     }
     let key = context.open_arg(args, 1).ok_or(Denied::WrongType)?;
     let place = context.place(args.get(1).unwrap_or_default());
-    let mut lock = lock_in(&key)?;
-    if let (None, Some(evicted)) = (lock, with(|state| state.table.find_evicted(place))) {
-        lock = pump::put_back(context, &key, evicted).then_some(evicted);
+    let mut stands = Stands::at(context, &key)?;
+    if let (Stands::Nothing, Some(evicted)) = (&stands, with(|state| state.table.find_evicted(place))) {
+        if pump::put_back(context, &key, evicted) {
+            stands = Stands::Lock(evicted);
+        }
     }
     let now = clock::now();
     let answer = with(|state| {
-        if let Some(handle) = lock {
+        let site = stands.site(place);
+        if let Some(handle) = site.lock {
             state.table.linked(handle, place);
         }
-        ask(&mut state.table, Site { place, lock }, now)
+        ask(&mut state.table, site, now)
     });
     carry_out(context, &key, true);
+    if let Stands::Legacy { ttl_ms, .. } = stands {
+        pump::watch_legacy(context, place, now.instant, ttl_ms);
+    }
     pump::arm(context, now.instant);
     Ok(answer)
 }
@@ -116,12 +122,15 @@ pub fn read<R>(
 ) -> Result<R, Denied> {
     hooks::bury();
     let key = context.read_arg(args, 1).ok_or(Denied::WrongType)?;
-    let lock = lock_in(&key)?;
+    let stands = Stands::at(context, &key)?;
     let place = context.place(args.get(1).unwrap_or_default());
     let now = clock::instant();
     Ok(with(|state| {
-        let lock = lock.or_else(|| state.table.find_evicted(place));
-        ask(&mut state.table, Site { place, lock }, now)
+        let mut site = stands.site(place);
+        if let Stands::Nothing = stands {
+            site.lock = state.table.find_evicted(place);
+        }
+        ask(&mut state.table, site, now)
     }))
 }
 
@@ -137,7 +146,8 @@ pub fn follow<R>(
 ) -> Result<R, Denied> {
     hooks::bury();
     let key = context.open_arg(args, 1).ok_or(Denied::WrongType)?;
-    let site = Site { place: context.place(args.get(1).unwrap_or_default()), lock: lock_in(&key)? };
+    let place = context.place(args.get(1).unwrap_or_default());
+    let site = Site { place, lock: lock_in(&key)?, legacy: None };
     let now = clock::now();
     let answer = with(|state| change(&mut state.table, site, now));
     carry_out(context, &key, false);
@@ -151,11 +161,42 @@ pub fn follow<R>(
     Ok(answer)
 }
 
+/// What stands at a key, as far as locks are concerned.
+enum Stands {
+    Nothing,
+    Lock(Handle),
+    Legacy { value: Vec<u8>, ttl_ms: u64 },
+}
+
+impl Stands {
+    fn at(context: &Context, key: &Key<'_>) -> Result<Self, Denied> {
+        match key.content() {
+            Content::Empty => Ok(Self::Nothing),
+            Content::Lock(handle) => Ok(Self::Lock(handle)),
+            Content::Legacy => {
+                let value = context.string_value(key).ok_or(Denied::WrongType)?;
+                Ok(Self::Legacy { value, ttl_ms: key.ttl_ms().unwrap_or(0) })
+            }
+            Content::Other => Err(Denied::WrongType),
+        }
+    }
+
+    fn site<'a>(&'a self, place: Place<'a>) -> Site<'a> {
+        match self {
+            Self::Nothing => Site { place, lock: None, legacy: None },
+            Self::Lock(handle) => Site { place, lock: Some(*handle), legacy: None },
+            Self::Legacy { value, ttl_ms } => {
+                Site { place, lock: None, legacy: Some(Legacy { value, ttl_ms: *ttl_ms }) }
+            }
+        }
+    }
+}
+
 fn lock_in(key: &Key<'_>) -> Result<Option<Handle>, Denied> {
     match key.content() {
         Content::Empty => Ok(None),
         Content::Lock(handle) => Ok(Some(handle)),
-        Content::Other => Err(Denied::WrongType),
+        Content::Legacy | Content::Other => Err(Denied::WrongType),
     }
 }
 
@@ -187,6 +228,17 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
                 if replicate {
                     context.replicate(c"DEL", key, None);
                 }
+                context.signal_modified(key);
+            }
+            Effect::LegacyRemoved => {
+                key.delete();
+                context.replicate(c"DEL", key, None);
+                context.signal_modified(key);
+            }
+            Effect::LegacyExtended(ttl_ms) => {
+                key.set_ttl_ms(ttl_ms);
+                let end = clock::unix_ms().saturating_add(ttl_ms);
+                context.replicate_expiry(key, i64::try_from(end).unwrap_or(i64::MAX));
                 context.signal_modified(key);
             }
             Effect::Acquired => context.notify(c"lock.acquired", key),

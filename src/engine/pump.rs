@@ -13,6 +13,7 @@ use crate::server::context::{Context, Refusal};
 use crate::server::key::{Content, Key};
 use crate::server::timer;
 use crate::server::value::SET_COMMAND;
+use std::collections::BTreeMap;
 
 /// Things done of each kind in one run, so that a million leases ending at once cost no pause: a run stays well under
 /// a few ms.
@@ -43,6 +44,8 @@ pub(super) struct Agenda {
     /// Locks that came in for a slot this node does not own yet: their leases do not run.
     arriving: Vec<Handle>,
     patrol_at: Option<Instant>,
+    /// Lines in front of legacy locks, and when each of those ends: the server alone would end it late.
+    legacy: BTreeMap<Spot, Instant>,
 }
 
 /// Sees to it that the pump runs when it has something to do next.
@@ -52,7 +55,8 @@ pub fn arm(context: &Context, now: Instant) {
             return Some(now);
         }
         let agenda = &state.agenda;
-        [state.table.next_deadline(), agenda.retry_at, agenda.patrol_at].into_iter().flatten().min()
+        let legacy_end = agenda.legacy.values().min().copied();
+        [state.table.next_deadline(), agenda.retry_at, agenda.patrol_at, legacy_end].into_iter().flatten().min()
     });
     if let Some(at) = at {
         timer::arm::<hooks::Engine>(context, now, at);
@@ -78,6 +82,21 @@ pub fn patrol_from(context: &Context, now: Instant) {
         state.agenda.patrol_at.get_or_insert(later(now, PATROL_MICROS));
     });
     arm(context, now);
+}
+
+/// If anybody waits in front of this legacy lock, sees to it that the line is looked at when it ends.
+pub fn watch_legacy(context: &Context, place: Place<'_>, now: Instant, ttl_ms: u64) {
+    let waited_for = with(|state| {
+        let waited_for = state.table.lines().count(place) > 0;
+        if waited_for {
+            // The server counts a key as expired one ms after its time.
+            state.agenda.legacy.insert(seats::owned(place), now.after_ms(ttl_ms + 1));
+        }
+        waited_for
+    });
+    if waited_for {
+        hooks::watch_keys(context);
+    }
 }
 
 /// A lock came in from elsewhere, in a cluster: its lease begins once this node owns the slot.
@@ -133,13 +152,17 @@ fn attend(context: &Context, key: &Key<'_>, place: Place<'_>) -> Option<Refusal>
     let lock = match key.content() {
         Content::Empty => None,
         Content::Lock(handle) => Some(handle),
+        Content::Legacy => {
+            watch_legacy(context, place, clock::instant(), key.ttl_ms().unwrap_or(0));
+            return None;
+        }
         Content::Other => {
             with(|state| state.table.end_waits(place, &Answer::NotALock));
             carry_out(context, key, true);
             return None;
         }
     };
-    let (site, now) = (Site { place, lock }, clock::now());
+    let (site, now) = (Site { place, lock, legacy: None }, clock::now());
     let hands_over = with(|state| state.table.would_hand_over(site, now.instant));
     // Ending a lease alone asks no more than what lets the server itself expire a key.
     let refusal = if hands_over || context.is_cluster() { context.refusal(key) } else { None };
@@ -169,6 +192,11 @@ fn attend(context: &Context, key: &Key<'_>, place: Place<'_>) -> Option<Refusal>
 fn serve_stirred(context: &Context, now: Instant) {
     let mut spots = with(|state| {
         let mut spots = state.table.take_stirred();
+        let over = state.agenda.legacy.iter().filter(|&(_, &end)| end <= now).map(|(spot, _)| spot.clone());
+        for spot in over.collect::<Vec<_>>() {
+            state.agenda.legacy.remove(&spot);
+            spots.push(spot);
+        }
         if state.agenda.retry_at.is_some_and(|at| at <= now) {
             state.agenda.retry_at = None;
             spots.append(&mut state.agenda.refused);
@@ -192,9 +220,10 @@ fn end_waits(context: &Context, now: Instant, may_write: bool) {
         let Some((waiter, spot)) = waiter else { break };
         let ended = with_key(context, &spot, |key| {
             let refusal = if may_write { attend(context, key, place(&spot)) } else { None };
-            let site = Site { place: place(&spot), lock: lock_in(key).ok().flatten() };
+            let site = Site { place: place(&spot), lock: lock_in(key).ok().flatten(), legacy: None };
+            let legacy = key.content() == Content::Legacy;
             with(|state| {
-                let first = state.table.lines().first(site.place) == Some(waiter);
+                let first = !legacy && state.table.lines().first(site.place) == Some(waiter);
                 let answer = match refusal {
                     Some(Refusal::Other(text)) if first => Answer::Refused(text),
                     None if first && state.table.would_hand_over(site, now) => Answer::Refused(PAUSED.into()),
@@ -218,7 +247,7 @@ fn end_bound(context: &Context) {
         let Some(spot) = seats::place_of(lock) else { continue };
         with_key(context, &spot, |key| {
             if key.content() == Content::Lock(lock) {
-                let site = Site { place: place(&spot), lock: Some(lock) };
+                let site = Site { place: place(&spot), lock: Some(lock), legacy: None };
                 let Some(token) = Token::new(&token) else { return };
                 with(|state| state.table.end_bound(site, token, client, clock::now()));
                 carry_out(context, key, true);
@@ -232,7 +261,7 @@ fn take_back(context: &Context) {
         let Some(spot) = seats::place_of(order.lock) else { continue };
         with_key(context, &spot, |key| {
             if key.content() == Content::Lock(order.lock) {
-                let site = Site { place: place(&spot), lock: Some(order.lock) };
+                let site = Site { place: place(&spot), lock: Some(order.lock), legacy: None };
                 with(|state| state.table.take_back(site, order.fence, clock::now()));
                 carry_out(context, key, true);
             }

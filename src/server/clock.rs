@@ -4,6 +4,7 @@
 use crate::core::time::{Instant, Now, Ticks};
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
+const MICROS_PER_MS: u64 = 1_000;
 const NANOS_PER_MICRO: u64 = 1_000;
 
 /// The monotonic clock.
@@ -14,6 +15,11 @@ pub fn instant() -> Instant {
 /// Both clocks.
 pub fn now() -> Now {
     Now { instant: instant(), ticks: Ticks::from_unix_micros(micros(libc::CLOCK_REALTIME)) }
+}
+
+/// The wall clock as the server's own times to live are kept: Unix ms.
+pub fn unix_ms() -> u64 {
+    micros(libc::CLOCK_REALTIME) / MICROS_PER_MS
 }
 
 /// The wall clock's lead over the monotonic clock in us: changes when somebody sets the wall clock.

@@ -178,6 +178,37 @@ impl Context {
         }
     }
 
+    /// Tells replicas and the append-only file when a key expires, in Unix ms.
+    pub fn replicate_expiry(&self, key: &Key<'_>, unix_ms: i64) {
+        // SAFETY: the format names the server string and the number that follow.
+        let status = unsafe {
+            api!(RedisModule_Replicate)(self.raw, c"PEXPIREAT".as_ptr(), c"sl".as_ptr(), key.name(), unix_ms)
+        };
+        if status != raw::REDISMODULE_OK as c_int {
+            super::log::warning("a change could not be replicated");
+        }
+    }
+
+    /// The bytes of a string key.
+    pub fn string_value(&self, key: &Key<'_>) -> Option<Vec<u8>> {
+        // SAFETY: the format names the one server string that follows; the reply is freed once, after it is copied. Read
+        // with the server's own command: the direct way would change how the server keeps the value.
+        unsafe {
+            let reply = api!(RedisModule_Call)(self.raw, c"GET".as_ptr(), c"s".as_ptr(), key.name());
+            if reply.is_null() {
+                return None;
+            }
+            let is_string = api!(RedisModule_CallReplyType)(reply) == raw::REDISMODULE_REPLY_STRING as c_int;
+            let value = is_string.then(|| {
+                let mut len = 0;
+                let text = api!(RedisModule_CallReplyStringPtr)(reply, &mut len);
+                std::slice::from_raw_parts(text.cast::<u8>(), len).to_vec()
+            });
+            api!(RedisModule_FreeCallReply)(reply);
+            value
+        }
+    }
+
     /// Passes the running command on as it is.
     pub fn replicate_verbatim(&self) {
         // SAFETY: the context is that of a command.
@@ -204,11 +235,20 @@ impl Context {
     }
 
     /// Why the server would refuse a client a write to this key now, in its own words; None if it would not. Asked with
-    /// a write that does nothing, since only the server knows all its reasons: MISCONF, NOREPLICAS, slots, READONLY.
+    /// a write that does nothing, since only the server knows all its reasons (MISCONF, NOREPLICAS, slots, READONLY): no
+    /// time to live is ever moved out to 1970.
     pub fn refusal(&self, key: &Key<'_>) -> Option<Refusal> {
-        // SAFETY: the format names the one server string that follows; the reply is freed once, after its text is copied.
+        // SAFETY: the format names the server string and the two C strings that follow; the reply is freed once, after
+        // its text is copied.
         unsafe {
-            let reply = api!(RedisModule_Call)(self.raw, c"PERSIST".as_ptr(), c"SEs".as_ptr(), key.name());
+            let reply = api!(RedisModule_Call)(
+                self.raw,
+                c"PEXPIREAT".as_ptr(),
+                c"SEscc".as_ptr(),
+                key.name(),
+                c"1".as_ptr(),
+                c"GT".as_ptr(),
+            );
             if reply.is_null() {
                 return Some(Refusal::Other("TRYAGAIN the server refuses writes".into()));
             }

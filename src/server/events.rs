@@ -24,7 +24,7 @@ pub enum Notice {
     Arrived,
     /// A time to live was set.
     ExpireSet,
-    /// Somebody deleted the key.
+    /// Somebody deleted the key, or it went elsewhere.
     Deleted,
     /// The server evicted the key.
     Evicted,
@@ -107,10 +107,12 @@ unsafe extern "C" fn noticed<H: Hooks>(
             (raw::REDISMODULE_NOTIFY_EXPIRED, _) => Notice::Expired,
             (_, b"rename_to" | b"move_to" | b"restore" | b"copy_to") => Notice::Arrived,
             (_, b"expire") => Notice::ExpireSet,
-            (_, b"del") => Notice::Deleted,
-            (_, b"move_from") => return MOVED_FROM.with(|from| *from = context.db()),
+            (_, b"del" | b"rename_from" | b"move_from") => Notice::Deleted,
             _ => return,
         };
+        if event == b"move_from" {
+            MOVED_FROM.with(|from| *from = context.db());
+        }
         H::noticed(&context, notice, Place { db: context.db(), key });
         if event == b"move_to" {
             // Valkey 8.1 and 9.0 tell modules on the client's own connection and leave it in the database it told of

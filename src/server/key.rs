@@ -15,6 +15,8 @@ pub enum Content {
     Empty,
     /// A lock.
     Lock(Handle),
+    /// A string with a time to live: how other libraries keep locks.
+    Legacy,
     /// Anything else.
     Other,
 }
@@ -62,6 +64,7 @@ impl<'a> Key<'a> {
                 {
                     Content::Lock(value::to_handle(api!(RedisModule_ModuleTypeGetValue)(self.raw)))
                 }
+                kind if kind == raw::REDISMODULE_KEYTYPE_STRING as c_int && self.has_ttl() => Content::Legacy,
                 _ => Content::Other,
             }
         }
@@ -83,8 +86,22 @@ impl<'a> Key<'a> {
 
     /// Whether the key has a time to live.
     pub fn has_ttl(&self) -> bool {
-        // SAFETY: the key is open, or null, which the caller rules out by its content.
-        !self.raw.is_null() && unsafe { api!(RedisModule_GetExpire)(self.raw) } != i64::from(raw::REDISMODULE_NO_EXPIRE)
+        self.ttl_ms().is_some()
+    }
+
+    /// The key's time to live in ms.
+    pub fn ttl_ms(&self) -> Option<u64> {
+        if self.raw.is_null() {
+            return None;
+        }
+        // SAFETY: the key is open. -1 stands for no time to live.
+        u64::try_from(unsafe { api!(RedisModule_GetExpire)(self.raw) }).ok()
+    }
+
+    /// Gives the key a time to live in ms.
+    pub fn set_ttl_ms(&self, ms: u64) {
+        // SAFETY: the key is open for writing.
+        unsafe { api!(RedisModule_SetExpire)(self.raw, i64::try_from(ms).unwrap_or(i64::MAX)) };
     }
 
     /// Takes the key's time to live away.

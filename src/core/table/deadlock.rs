@@ -23,8 +23,8 @@ impl Table {
     /// Whether the waiter, joining the line of the lock that `held` is, would wait for itself.
     ///
     /// Collects the waits that can be reached, then marks those that lead back until nothing changes.
-    pub(super) fn would_never_end(&self, held: Handle, waiter: &Waiter) -> bool {
-        let first = self.need(Some(held), waiter, u64::MAX);
+    pub(super) fn would_never_end(&self, held: Option<Handle>, waiter: &Waiter) -> bool {
+        let first = self.need(held, waiter, u64::MAX);
         let mut needs: HashMap<Handle, Need<'_>> = HashMap::new();
         let mut open: Vec<&[u8]> = first.all.iter().chain(&first.any).copied().collect();
         let mut seen: HashSet<&[u8]> = HashSet::new();

@@ -109,6 +109,12 @@ pub enum ExtendOutcome {
 impl Table {
     /// Takes the lock for the token, repeats its grant, or lets it wait.
     pub fn acquire(&mut self, site: Site<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
+        if site.legacy.is_some() {
+            return match request.ask.turn {
+                Turn::No => self.wait_or_refuse(None, site.place, request, now.instant),
+                Turn::Upgrade | Turn::Downgrade => Acquired::NotHeld,
+            };
+        }
         self.give_up_lapsed(site, request.token, now.instant);
         let settled = self.settle(site, now);
         let lock = settled.and_then(|handle| Some((handle, self.locks.get(handle)?)));
@@ -128,12 +134,12 @@ impl Table {
         if admitted && self.lines.first(site.place).is_none() {
             return self.grant(Some(handle), site.place, request, now);
         }
-        self.wait_or_refuse(handle, site.place, request, now.instant)
+        self.wait_or_refuse(Some(handle), site.place, request, now.instant)
     }
 
     pub(super) fn wait_or_refuse(
         &mut self,
-        held: Handle,
+        held: Option<Handle>,
         place: Place<'_>,
         request: &Acquire<'_>,
         now: Instant,
@@ -240,6 +246,9 @@ impl Table {
         floor: Option<Fence>,
         now: Now,
     ) -> ExtendOutcome {
+        if let Some(legacy) = site.legacy {
+            return self.extend_legacy(legacy, token, lease);
+        }
         let Some((handle, hold)) = self.held_by(site, token, now.instant) else {
             self.settle(site, now);
             return ExtendOutcome::NotHeld;
@@ -268,6 +277,9 @@ impl Table {
         now: Now,
     ) -> ReleaseOutcome {
         let withdrawn = self.withdraw(site.place, token);
+        if let Some(legacy) = site.legacy {
+            return self.release_legacy(site, legacy, token, name, now);
+        }
         let Some(handle) = self.settle(site, now) else {
             self.counts.late_free += u64::from(!withdrawn);
             return ReleaseOutcome::Free;
@@ -302,6 +314,9 @@ impl Table {
 
     /// Milliseconds left if the token holds the lock, else 0.
     pub fn check(&mut self, site: Site<'_>, token: Token<'_>, now: Instant) -> u64 {
+        if let Some(legacy) = site.legacy {
+            return if legacy.value == token.bytes() { legacy.ttl_ms } else { 0 };
+        }
         let Some((handle, hold)) = self.held_by(site, token, now) else { return 0 };
         let (left_ms, untold) = (self.ms_left(hold, now), hold.delivery == Delivery::Untold);
         if untold {

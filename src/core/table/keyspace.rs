@@ -28,7 +28,7 @@ impl Table {
     }
 
     /// Something happened at a place: if anybody waits there, it is looked at.
-    pub(super) fn stir_place(&mut self, place: Place<'_>) {
+    pub fn stir_place(&mut self, place: Place<'_>) {
         if self.lines.count(place) > 0 {
             self.stirred.insert((place.db, place.key.into()));
         }

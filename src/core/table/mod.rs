@@ -9,6 +9,7 @@
 //! * [`waiting`]: joining a line, the end of a wait
 //! * [`bound`]: holds that end with their connection
 //! * [`deadlock`]: whether a wait would never end
+//! * [`legacy`]: locks of other libraries
 //! * [`keyspace`]: what the server's own commands (RENAME, FLUSHALL, eviction) do to locks
 
 mod bound;
@@ -16,6 +17,7 @@ mod deadlock;
 mod holding;
 mod keyspace;
 mod schedule;
+mod legacy;
 mod serving;
 mod turning;
 mod waiting;
@@ -55,6 +57,10 @@ pub enum Effect {
     Unset(Box<[u8]>),
     /// The lock is free again: delete its key, tell the replicas.
     Removed,
+    /// The legacy lock is released: delete its key, tell the replicas.
+    LegacyRemoved,
+    /// The legacy lock is extended: this is its time to live in ms now, tell the replicas.
+    LegacyExtended(u64),
     /// Publish that the lock was taken.
     Acquired,
     /// Publish that a hold ended.
@@ -81,6 +87,17 @@ pub struct Site<'a> {
     pub place: Place<'a>,
     /// The lock that stands there, as the keyspace has it.
     pub lock: Option<Handle>,
+    /// The lock of another library that stands there instead.
+    pub legacy: Option<Legacy<'a>>,
+}
+
+/// A lock that a client of another library took: a string with a time to live. It is respected and never adopted.
+#[derive(Clone, Copy, Debug)]
+pub struct Legacy<'a> {
+    /// The string: the holder's token.
+    pub value: &'a [u8],
+    /// Its time to live in ms.
+    pub ttl_ms: u64,
 }
 
 /// Since when this node is a serving primary.

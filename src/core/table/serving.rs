@@ -37,6 +37,9 @@ impl Table {
     /// Brings a lock up to date: holds whose lease is over end, and whoever is next in line gets what is free. Gives
     /// back the lock if it is held.
     pub fn settle(&mut self, site: Site<'_>, now: Now) -> Option<Handle> {
+        if site.legacy.is_some() {
+            return None;
+        }
         let handle = site.lock.filter(|&handle| self.locks.get(handle).is_some());
         if let (Some(handle), Some(serving)) = (handle, self.serving) {
             while self.locks.get_mut(handle)?.has_ended(serving.since, now.instant) {
@@ -51,7 +54,7 @@ impl Table {
     /// Whether [`Table::settle`] would give the lock to somebody who waits.
     pub fn would_hand_over(&self, site: Site<'_>, now: Instant) -> bool {
         let first = self.lines.first(site.place).and_then(|first| self.lines.get(first));
-        first.is_some_and(|first| {
+        first.filter(|_| site.legacy.is_none()).is_some_and(|first| {
             let lock = site.lock.and_then(|handle| self.locks.get(handle));
             self.admits(lock, first, now)
         })

@@ -34,7 +34,7 @@ impl Table {
 
     fn upgrade(&mut self, handle: Handle, place: Place<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
         if self.locks.get(handle).is_some_and(|lock| lock.len() > 1) {
-            return self.wait_or_refuse(handle, place, request, now.instant);
+            return self.wait_or_refuse(Some(handle), place, request, now.instant);
         }
         let Some(fence) = self.fences.issue(now.ticks) else {
             return Acquired::NoFence;

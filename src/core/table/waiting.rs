@@ -61,7 +61,13 @@ pub enum Answer {
 
 impl Table {
     /// Lets a token wait for a lock that it cannot have now.
-    pub(super) fn wait(&mut self, held: Handle, place: Place<'_>, request: &Acquire<'_>, now: Instant) -> Acquired {
+    pub(super) fn wait(
+        &mut self,
+        held: Option<Handle>,
+        place: Place<'_>,
+        request: &Acquire<'_>,
+        now: Instant,
+    ) -> Acquired {
         let (seat, until) = match request.wait {
             Wait::No => return Acquired::Held,
             Wait::Block(seat, until) => (Some(seat), until),
@@ -102,7 +108,9 @@ impl Table {
                 }
                 self.counts.waited += 1;
                 let waiter = self.lines.join(waiter);
-                self.lines.set_lock(place, held);
+                if let Some(held) = held {
+                    self.lines.set_lock(place, held);
+                }
                 waiter
             }
         };
