@@ -17,7 +17,7 @@ static ADDRESSES: MainThread<Vec<Option<Address>>> = MainThread::new(Vec::new())
 pub enum OwnLabel {
     /// Its name.
     Name(OwnedString),
-    /// Its address; empty in scripts, which have no connection of their own.
+    /// Its address; empty in scripts and in calls by other modules, which have no connection of their own.
     Address(String),
 }
 
@@ -31,8 +31,11 @@ impl OwnLabel {
     }
 }
 
-/// The label of this connection.
+/// The label of this connection; 0 is none.
 pub fn of_client(context: &Context, client: u64) -> OwnLabel {
+    if client == 0 {
+        return OwnLabel::Address(String::new());
+    }
     if let Some(name) = context.client_name(client).filter(|name| !name.bytes().is_empty()) {
         return OwnLabel::Name(name);
     }

@@ -224,10 +224,21 @@ impl Context {
         }
     }
 
-    /// Id of the connection that sent the command; 0 outside commands.
+    /// Id of the connection that sent the command; 0 outside commands, in scripts and in calls by other modules.
     pub fn client_id(&self) -> u64 {
+        if !self.serves_a_connection() {
+            return 0;
+        }
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_GetClientId)(self.raw) }
+    }
+
+    /// Scripts and other modules run commands as a client of the server's own, which has no connection: Valkey 9.1
+    /// crashes when it is asked for that client's address. None of them may block; neither may a connection in MULTI.
+    fn serves_a_connection(&self) -> bool {
+        let flags = self.flags();
+        let may_block = flags & raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING == 0;
+        flags & raw::REDISMODULE_CTX_FLAGS_LUA == 0 && (may_block || flags & raw::REDISMODULE_CTX_FLAGS_MULTI != 0)
     }
 
     /// The connection's CLIENT SETNAME name, if it has one.

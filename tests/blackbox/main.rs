@@ -6,4 +6,5 @@
 #![allow(unsafe_code, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
 mod harness;
+mod label;
 mod smoke;
