@@ -80,7 +80,7 @@ pub fn write<R>(
         return Err(Denied::ReadOnly);
     }
     let key = context.open_arg(args, 1).ok_or(Denied::WrongType)?;
-    let place = context.place(args.get(1).unwrap_or_default());
+    let place = key.place();
     let mut lock = lock_in(&key)?;
     if let (None, Some(evicted)) = (lock, with(|state| state.table.find_evicted(place))) {
         lock = pump::put_back(context, &key, evicted).then_some(evicted);
@@ -109,7 +109,7 @@ pub fn read<R>(
     hooks::bury();
     let key = context.read_arg(args, 1).ok_or(Denied::WrongType)?;
     let lock = lock_in(&key)?;
-    let place = context.place(args.get(1).unwrap_or_default());
+    let place = key.place();
     let now = clock::instant();
     Ok(with(|state| {
         let lock = lock.or_else(|| state.table.find_evicted(place));
@@ -129,7 +129,7 @@ pub fn follow<R>(
 ) -> Result<R, Denied> {
     hooks::bury();
     let key = context.open_arg(args, 1).ok_or(Denied::WrongType)?;
-    let site = Site { place: context.place(args.get(1).unwrap_or_default()), lock: lock_in(&key)? };
+    let site = Site { place: key.place(), lock: lock_in(&key)? };
     let now = clock::now();
     let answer = with(|state| change(&mut state.table, site, now));
     carry_out(context, &key, false);
