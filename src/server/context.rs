@@ -34,6 +34,10 @@ impl Refusal {
         if text.contains("non local key") {
             return Self::NotOurs;
         }
+        // Names the write that was tried, and has no code: a client gets these words for its own commands.
+        if text.contains("while the cluster is down") {
+            return Self::Other("CLUSTERDOWN The cluster is down".into());
+        }
         Self::Other(text.trim_start_matches('-').trim_end().into())
     }
 }
