@@ -92,7 +92,7 @@ pub fn run(context: &Context) {
     }
     put_all_back(context);
     undo_expires(context);
-    take_back(context);
+    take_back(context, now);
     receive_newcomers(context, now);
     end_leases(context, now);
     serve_stirred(context, now);
@@ -204,14 +204,15 @@ fn end_waits(context: &Context, now: Instant, may_write: bool) {
 
 const PAUSED: &str = "TRYAGAIN the lock is free, but this server is paused";
 
-fn take_back(context: &Context) {
+/// Ends the grants that nobody was told of. Whoever is next is granted the lock as at the end of a lease: as far as the
+/// server allows.
+fn take_back(context: &Context, now: Instant) {
     for order in with(|state| std::mem::take(&mut state.take_backs)) {
         let Some(spot) = seats::place_of(order.lock) else { continue };
         with_key(context, &spot, |key| {
-            if key.content() == Content::Lock(order.lock) {
-                let site = Site { place: place(&spot), lock: Some(order.lock) };
-                with(|state| state.table.take_back(site, order.fence, clock::now()));
-                carry_out(context, key, true);
+            let stands = key.content() == Content::Lock(order.lock);
+            if stands && with(|state| state.table.void(order.lock, order.fence, now)) {
+                attend(context, key, place(&spot));
             }
         });
     }

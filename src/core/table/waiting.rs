@@ -268,11 +268,17 @@ impl Table {
         true
     }
 
-    /// Takes a grant back whose reply could not be delivered, unless its token learned of it in another way.
-    pub fn take_back(&mut self, site: Site<'_>, fence: Fence, now: Now) {
+    /// Ends a grant whose reply could not be delivered, unless its token learned of it in another way: it is over, and
+    /// the next in line may have its turn. Whether it is.
+    pub fn void(&mut self, lock: Handle, fence: Fence, now: Instant) -> bool {
         let untold = |lock: &&Lock| lock.fence() == fence && lock.delivery() == Delivery::Untold;
-        if site.lock.and_then(|lock| self.locks.get(lock)).filter(untold).is_some() {
-            self.pass_on(site.lock, site.place, Some(Ended::TakenBack), now);
+        if self.locks.get(lock).filter(untold).is_none() {
+            return false;
         }
+        self.update(lock, |lock| {
+            lock.set_delivery(Delivery::Unfetched);
+            lock.set_end(now);
+        });
+        true
     }
 }
