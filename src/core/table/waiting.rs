@@ -179,6 +179,10 @@ impl Table {
         };
         let waiter = match self.lines.find(place, request.token.bytes()) {
             Some(waiter) => {
+                let blocks = self.lines.get(waiter).is_some_and(|waiter| waiter.seat.is_some());
+                if blocks != seat.is_some() && self.is_full(seat, request.limits) {
+                    return Acquired::TooMany;
+                }
                 if let Some(old) = self.lines.take_over(waiter, set) {
                     self.effects.push(Effect::Answer(old, Answer::Superseded));
                 }
