@@ -196,14 +196,17 @@ impl Table {
         site.lock.filter(|_| lock.token() == token.bytes() && self.ms_left(lock, now) > 0)
     }
 
-    /// Moves the end of the lease out, and starts the lease of a grant that was not fetched yet: whoever gets here is
-    /// told. Whether the saved form of the holder changed.
+    /// Moves the end of the lease out, and starts the lease of a grant that was not fetched yet, at the length its poll
+    /// asked for at least: whoever gets here is told. Whether the saved form of the holder changed.
     fn raise_lease(&mut self, handle: Handle, lease: Lease, now: Instant) -> bool {
         let serving = self.serving;
         let mut changed = false;
         self.update(handle, |lock| {
             let end = serving.map_or(lock.end(), |serving| super::end(lock, serving));
-            if now.after(lease) > end || lock.delivery() == Delivery::Unfetched {
+            if lock.delivery() == Delivery::Unfetched {
+                changed = lock.lease() < lease;
+                lock.restart(lock.lease().max(lease), now);
+            } else if now.after(lease) > end {
                 changed = lock.lease() != lease;
                 lock.restart(lease, now);
             }
