@@ -66,6 +66,7 @@ impl Answers for LockAcquire {
                 Answer::Superseded => return Err(Failure::Superseded),
                 Answer::NotALock => return Err(Failure::WrongType),
                 Answer::SlotGone => return Err(Failure::SlotGone),
+                Answer::Demoted => return Err(Failure::Demoted),
                 Answer::Refused(reason) => return Err(Failure::Refused(reason)),
                 Answer::NoFence => return Err(Failure::FencesUsedUp),
             }

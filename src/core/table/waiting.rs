@@ -52,6 +52,8 @@ pub enum Answer {
     NotALock,
     /// The key's slot is another node's.
     SlotGone,
+    /// This node is no primary any more.
+    Demoted,
     /// The wait is over, and the lock was free but could not be given: the server's own error says why.
     Refused(Box<str>),
     /// All fences are used up.
@@ -252,10 +254,10 @@ impl Table {
         }
     }
 
-    /// Every wait is over without an answer: this node is no primary any more and the server unblocked everyone.
-    pub fn drop_lines(&mut self) {
-        self.lines = super::Lines::default();
+    /// Every wait is over: this node is no primary any more. Gives back the connections that are still blocked.
+    pub fn drop_lines(&mut self) -> Vec<Seat> {
         self.stirred = Vec::new();
+        std::mem::take(&mut self.lines).seats()
     }
 
     /// Whether a grant made to a waiter is its token's still, at the moment its reply is written. From then on the
