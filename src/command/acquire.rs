@@ -95,6 +95,7 @@ impl Answers for LockAcquire {
                 Answer::NotHeld => return Err(Failure::NotHeld),
                 Answer::NotALock => return Err(Failure::WrongType),
                 Answer::SlotGone => return Err(Failure::SlotGone),
+                Answer::Demoted => return Err(Failure::Demoted),
                 Answer::Refused(reason) => return Err(Failure::Refused(reason)),
                 Answer::NoFence => return Err(Failure::FencesUsedUp),
             }

@@ -110,6 +110,8 @@ pub enum Failure {
     Superseded,
     /// The key's slot is another node's now.
     SlotGone,
+    /// This node became a replica during the wait.
+    Demoted,
     /// The lock was granted, and gone again before the reply was written.
     LostBeforeReply,
     /// The wait ended while the server refuses writes; its own words.
@@ -174,6 +176,7 @@ impl Failure {
             Self::TooManyWaiters => "MAXWAITERS as many wait as lock.max-waiters allows: try again later".to_owned(),
             Self::Superseded => "ERR superseded: this token waits on a newer connection".to_owned(),
             Self::SlotGone => "TRYAGAIN the key's slot moves to another node: send the command again".to_owned(),
+            Self::Demoted => "UNBLOCKED this server is a replica now: send the command to its primary".to_owned(),
             Self::LostBeforeReply => "TRYAGAIN the lock was granted and ended before this reply".to_owned(),
             Self::Refused(reason) => reason.to_string(),
             Self::FencesUsedUp => "ERR all fences below 2^53 are used up".to_owned(),
@@ -221,6 +224,7 @@ mod tests {
             Failure::TooManyWaiters,
             Failure::Superseded,
             Failure::SlotGone,
+            Failure::Demoted,
             Failure::LostBeforeReply,
             Failure::Refused("NOREPLICAS not enough".into()),
             Failure::FencesUsedUp,

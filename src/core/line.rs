@@ -121,6 +121,12 @@ impl Lines {
         self.waiters.len() - self.blocked
     }
 
+    /// Every blocked connection.
+    pub fn seats(&self) -> Vec<Seat> {
+        let waiters = self.by_token.values().flatten();
+        waiters.filter_map(|&waiter| self.waiters.get(waiter)?.seat).collect()
+    }
+
     /// The waiter with this handle.
     pub fn get(&self, waiter: Handle) -> Option<&Waiter> {
         self.waiters.get(waiter)

@@ -4,7 +4,7 @@ use super::{metrics, pump, saved, seats, with};
 use crate::core::fence::Fence;
 use crate::core::name::Place;
 use crate::core::slab::Handle;
-use crate::core::table::{Origin, Refused};
+use crate::core::table::{Answer, Origin, Refused};
 use crate::server::clock;
 use crate::server::context::Context;
 use crate::server::events::{self, Loading, Notice};
@@ -178,11 +178,12 @@ impl Hooks for Engine {
         if primary {
             begin_serving(context);
         } else {
-            // The server has unblocked every connection by itself, before this.
-            with(|state| {
+            // Most servers have unblocked every connection by themselves, before this. Valkey 9 in a cluster has not.
+            let blocked = with(|state| {
                 state.table.stop_serving();
-                state.table.drop_lines();
+                state.table.drop_lines()
             });
+            blocked.into_iter().for_each(|seat| seats::answer(seat, Answer::Demoted));
         }
     }
 

@@ -88,7 +88,7 @@ pub fn write<R>(
         return Err(Denied::ReadOnly);
     }
     let key = context.open_arg(args, 1).ok_or(Denied::WrongType)?;
-    let place = context.place(args.get(1).unwrap_or_default());
+    let place = key.place();
     let mut stands = Stands::at(context, &key)?;
     if let (Stands::Nothing, Some(evicted)) = (&stands, with(|state| state.table.find_evicted(place))) {
         if pump::put_back(context, &key, evicted) {
@@ -123,7 +123,7 @@ pub fn read<R>(
     hooks::bury();
     let key = context.read_arg(args, 1).ok_or(Denied::WrongType)?;
     let stands = Stands::at(context, &key)?;
-    let place = context.place(args.get(1).unwrap_or_default());
+    let place = key.place();
     let now = clock::instant();
     Ok(with(|state| {
         let mut site = stands.site(place);
@@ -146,7 +146,7 @@ pub fn follow<R>(
 ) -> Result<R, Denied> {
     hooks::bury();
     let key = context.open_arg(args, 1).ok_or(Denied::WrongType)?;
-    let place = context.place(args.get(1).unwrap_or_default());
+    let place = key.place();
     let site = Site { place, lock: lock_in(&key)?, legacy: None };
     let now = clock::now();
     let answer = with(|state| change(&mut state.table, site, now));

@@ -6,7 +6,7 @@
 use super::{carry_out, hooks, lock_in, seats, with};
 use crate::core::name::{Place, Token};
 use crate::core::slab::Handle;
-use crate::core::table::{Answer, Site};
+use crate::core::table::{Answer, BoundHold, Site};
 use crate::core::time::Instant;
 use crate::server::clock;
 use crate::server::context::{Context, Refusal};
@@ -36,6 +36,8 @@ pub(super) type Spot = (i32, Box<[u8]>);
 pub(super) struct Agenda {
     /// Hand-overs that the server refused.
     refused: Vec<Spot>,
+    /// Holds of closed connections that the server refused to end.
+    closed: Vec<(u64, BoundHold)>,
     retry_at: Option<Instant>,
     /// Lines whose slot is still to be looked at in this round.
     patrol: Vec<Spot>,
@@ -119,8 +121,8 @@ pub fn run(context: &Context) {
     }
     put_all_back(context);
     undo_expires(context);
-    take_back(context);
-    end_bound(context);
+    take_back(context, now);
+    end_bound(context, now);
     receive_newcomers(context, now);
     end_leases(context, now);
     serve_stirred(context, now);
@@ -200,6 +202,7 @@ fn serve_stirred(context: &Context, now: Instant) {
         if state.agenda.retry_at.is_some_and(|at| at <= now) {
             state.agenda.retry_at = None;
             spots.append(&mut state.agenda.refused);
+            state.closed.append(&mut state.agenda.closed);
         }
         spots
     });
@@ -241,29 +244,38 @@ fn end_waits(context: &Context, now: Instant, may_write: bool) {
 
 const PAUSED: &str = "TRYAGAIN the lock is free, but this server is paused";
 
-/// Ends the holds of connections that closed.
-fn end_bound(context: &Context) {
+/// Ends the holds of connections that closed, as far as the server allows.
+fn end_bound(context: &Context, now: Instant) {
     for (client, (lock, token)) in with(|state| std::mem::take(&mut state.closed)) {
         let Some(spot) = seats::place_of(lock) else { continue };
         with_key(context, &spot, |key| {
-            if key.content() == Content::Lock(lock) {
-                let site = Site { place: place(&spot), lock: Some(lock), legacy: None };
-                let Some(token) = Token::new(&token) else { return };
-                with(|state| state.table.end_bound(site, token, client, clock::now()));
-                carry_out(context, key, true);
+            if key.content() != Content::Lock(lock) {
+                return;
             }
+            if context.refusal(key).is_some() {
+                with(|state| {
+                    state.agenda.closed.push((client, (lock, token)));
+                    state.agenda.retry_at = Some(later(now, RETRY_MICROS));
+                });
+                return;
+            }
+            let site = Site { place: place(&spot), lock: Some(lock), legacy: None };
+            let Some(token) = Token::new(&token) else { return };
+            with(|state| state.table.end_bound(site, token, client, clock::now()));
+            carry_out(context, key, true);
         });
     }
 }
 
-fn take_back(context: &Context) {
+/// Ends the grants that nobody was told of. Whoever is next is granted the lock as at the end of a lease: as far as the
+/// server allows.
+fn take_back(context: &Context, now: Instant) {
     for order in with(|state| std::mem::take(&mut state.take_backs)) {
         let Some(spot) = seats::place_of(order.lock) else { continue };
         with_key(context, &spot, |key| {
-            if key.content() == Content::Lock(order.lock) {
-                let site = Site { place: place(&spot), lock: Some(order.lock), legacy: None };
-                with(|state| state.table.take_back(site, order.fence, clock::now()));
-                carry_out(context, key, true);
+            let stands = key.content() == Content::Lock(order.lock);
+            if stands && with(|state| state.table.void(order.lock, order.fence, now)) {
+                attend(context, key, place(&spot));
             }
         });
     }

@@ -57,11 +57,11 @@ pub(super) fn answer(seat: Seat, answer: Answer) {
 pub fn take_answer(context: &Context, args: Args<'_>, token: &[u8], seat: u64) -> Option<Answer> {
     let answer = with(|state| state.seats.answers.get(&seat).cloned())?;
     if let Answer::Granted { lock, fence, .. } = answer {
-        let place = context.place(args.get(1)?);
+        let key = context.read_arg(args, 1)?;
         // The table can be behind the keyspace: FLUSHALL tells nobody which values it dropped.
-        let stands = context.read_arg(args, 1).is_some_and(|key| key.content() == Content::Lock(lock));
+        let stands = key.content() == Content::Lock(lock);
         let now = clock::instant();
-        if !stands || !with(|state| state.table.deliver(lock, place, token, fence, now)) {
+        if !stands || !with(|state| state.table.deliver(lock, key.place(), token, fence, now)) {
             return None;
         }
     }

@@ -3,7 +3,6 @@
 use super::args::Args;
 use super::key::Key;
 use super::{api, args, valkey};
-use crate::core::name::Place;
 use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_long, CStr};
@@ -34,6 +33,10 @@ impl Refusal {
         // The words of every server since Redis 7.0; there is no code for it.
         if text.contains("non local key") {
             return Self::NotOurs;
+        }
+        // Names the write that was tried, and has no code: a client gets these words for its own commands.
+        if text.contains("while the cluster is down") {
+            return Self::Other("CLUSTERDOWN The cluster is down".into());
         }
         Self::Other(text.trim_start_matches('-').trim_end().into())
     }
@@ -116,10 +119,12 @@ impl Context {
         unsafe { api!(RedisModule_AvoidReplicaTraffic)() != 0 }
     }
 
-    /// The selected database.
+    /// The selected database, by way of any key in it: see [`Key::place`].
     pub fn db(&self) -> i32 {
-        // SAFETY: the context is valid.
-        unsafe { api!(RedisModule_GetSelectedDb)(self.raw) }
+        let name = self.string(b"");
+        let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE | raw::REDISMODULE_OPEN_KEY_NOTOUCH;
+        // SAFETY: the name lives as long as the key.
+        unsafe { Key::open(self, name.raw(), mode) }.place().db
     }
 
     /// Selects a database; false if there is none of that number.
@@ -309,11 +314,6 @@ impl Context {
             Ok(v6) => Some(SocketAddr::from((v6, info.port)).to_string()),
             Err(_) => Some(format!("{host}:{}", info.port)),
         }
-    }
-
-    /// The place of a key in the selected database.
-    pub fn place<'a>(&self, key: &'a [u8]) -> Place<'a> {
-        Place { db: self.db(), key }
     }
 
     /// A field of an INFO section, as text.

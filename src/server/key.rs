@@ -1,12 +1,13 @@
 //! An open key, closed when it goes out of scope.
 
 use super::api;
+use super::args::bytes_of;
 use super::context::Context;
 use super::value;
+use crate::core::name::Place;
 use crate::core::slab::Handle;
 use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
 use std::ffi::c_int;
-use std::marker::PhantomData;
 
 /// What a key holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub enum Content {
 pub struct Key<'a> {
     raw: *mut RedisModuleKey,
     name: *mut RedisModuleString,
-    context: PhantomData<&'a Context>,
+    context: &'a Context,
 }
 
 impl Drop for Key<'_> {
@@ -43,11 +44,25 @@ impl<'a> Key<'a> {
     pub(super) unsafe fn open(context: &'a Context, name: *mut RedisModuleString, mode: u32) -> Self {
         // SAFETY: context and name are valid. A null key stands for a missing one opened to read.
         let raw = unsafe { api!(RedisModule_OpenKey)(context.raw(), name, mode as c_int).cast() };
-        Self { raw, name, context: PhantomData }
+        Self { raw, name, context }
     }
 
     pub(super) const fn name(&self) -> *mut RedisModuleString {
         self.name
+    }
+
+    /// Where the key is. The selected database is not asked: in a transaction Valkey 9 answers with the one that was
+    /// selected last while it was queued, whatever is selected as it runs.
+    pub fn place(&self) -> Place<'a> {
+        // SAFETY: the name is valid for `'a`, as `open` demands; a key that is not null is open.
+        unsafe {
+            let db = if self.raw.is_null() {
+                api!(RedisModule_GetSelectedDb)(self.context.raw())
+            } else {
+                api!(RedisModule_GetDbIdFromModuleKey)(self.raw)
+            };
+            Place { db, key: bytes_of(self.name) }
+        }
     }
 
     /// What the key holds.

@@ -162,6 +162,7 @@ needed_functions!(
     RedisModule_GetContextFlags,
     RedisModule_GetContextFromIO,
     RedisModule_GetDbIdFromIO,
+    RedisModule_GetDbIdFromModuleKey,
     RedisModule_GetDetachedThreadSafeContext,
     RedisModule_GetExpire,
     RedisModule_GetKeyNameFromIO,

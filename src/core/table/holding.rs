@@ -353,7 +353,7 @@ impl Table {
     }
 
     /// Moves the end of the lease out, as far as the cap allows, and starts the lease of a grant that is fetched only
-    /// now. Whether the saved form of the holder changed.
+    /// now, at the length its poll asked for at least. Whether the saved form of the holder changed.
     pub(super) fn raise_lease(&mut self, handle: Handle, token: Token<'_>, lease: Lease, now: Instant) -> bool {
         let serving = self.serving;
         let mut changed = false;
@@ -361,13 +361,15 @@ impl Table {
             lock.update(token.bytes(), |hold| {
                 let end = serving.map_or(hold.end, |serving| hold.end_since(serving.since));
                 let moves = now.after(lease) > end && hold.cap().is_none_or(|cap| end < cap);
-                if moves || hold.delivery == Delivery::Unfetched {
+                if hold.delivery == Delivery::Unfetched {
+                    changed = hold.lease < lease;
+                    hold.lease = hold.lease.max(lease);
+                    hold.end = now.after(hold.lease);
+                    hold.delivery = Delivery::Told;
+                } else if moves {
                     changed = hold.lease != lease;
                     hold.lease = lease;
                     hold.end = now.after(lease);
-                }
-                if hold.delivery == Delivery::Unfetched {
-                    hold.delivery = Delivery::Told;
                 }
             });
         });

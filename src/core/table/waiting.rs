@@ -1,13 +1,13 @@
 //! Waiting in line: joining it, and the ways a wait ends without the lock.
 
 use super::holding::{Acquire, Acquired, Turn};
-use super::{Effect, Ended, Site, Table};
+use super::{Effect, Table};
 use crate::core::fence::Fence;
 use crate::core::hold::{Delivery, Hold};
-use crate::core::line::{Lines, Seat, Waiter};
+use crate::core::line::{Seat, Waiter};
 use crate::core::name::{Place, Token};
 use crate::core::slab::Handle;
-use crate::core::time::{Instant, Now};
+use crate::core::time::Instant;
 
 /// What to do while another token holds the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub enum Answer {
     NotALock,
     /// The key's slot is another node's.
     SlotGone,
+    /// This node is no primary any more.
+    Demoted,
     /// The wait is over, and the lock was free but could not be given: the server's own error says why.
     Refused(Box<str>),
     /// All fences are used up.
@@ -90,6 +92,10 @@ impl Table {
         let waits = self.lines.find(place, request.token.bytes());
         let waiter = match waits {
             Some(waiter) => {
+                let blocks = self.lines.get(waiter).is_some_and(|waiter| waiter.seat.is_some());
+                if blocks != seat.is_some() && self.is_full(seat, request.limits) {
+                    return Acquired::TooMany;
+                }
                 if let Some(old) = self.lines.take_over(waiter, set) {
                     self.effects.push(Effect::Answer(old, Answer::Superseded));
                 }
@@ -165,10 +171,10 @@ impl Table {
         }
     }
 
-    /// Every wait is over without an answer: this node is no primary any more and the server unblocked everyone.
-    pub fn drop_lines(&mut self) {
-        self.lines = Lines::default();
+    /// Every wait is over: this node is no primary any more. Gives back the connections that are still blocked.
+    pub fn drop_lines(&mut self) -> Vec<Seat> {
         self.stirred.clear();
+        std::mem::take(&mut self.lines).seats()
     }
 
     /// Whether a grant made to a waiter is its token's still, at the moment its reply is written. From then on the
@@ -188,15 +194,14 @@ impl Table {
         self.update(lock, |lock| lock.update(token, Hold::confirm));
     }
 
-    /// Takes a grant back whose reply could not be delivered, unless its token learned of it in another way. An upgrade
-    /// leaves the shared hold.
-    pub fn take_back(&mut self, site: Site<'_>, fence: Fence, now: Now) {
-        let Some(handle) = site.lock else { return };
+    /// Ends a grant whose reply could not be delivered, unless its token learned of it in another way: it is over, and
+    /// the next in line may have its turn. An upgrade leaves the shared hold. Whether there was such a grant.
+    pub fn void(&mut self, handle: Handle, fence: Fence, now: Instant) -> bool {
         let seen = self.locks.get(handle).and_then(|lock| {
             let mut untold = lock.holders_with(fence).filter(|seen| seen.hold.delivery == Delivery::Untold);
             untold.next()
         });
-        let Some(seen) = seen else { return };
+        let Some(seen) = seen else { return false };
         let (token, before) = (Box::<[u8]>::from(seen.token), seen.hold.before_upgrade());
         match before {
             Some(before) => {
@@ -204,8 +209,13 @@ impl Table {
                 self.make_shared(handle, &token, before.limit, Some(before.fence));
                 self.told(handle, &token);
             }
-            None => self.end_hold(site, &token, Ended::TakenBack),
+            None => self.update(handle, |lock| {
+                lock.update(&token, |hold| {
+                    hold.delivery = Delivery::Unfetched;
+                    hold.end = now;
+                });
+            }),
         }
-        self.serve(Some(handle), site.place, now);
+        true
     }
 }
