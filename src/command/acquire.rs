@@ -4,9 +4,9 @@
 //! already. Null: another token holds the lock. Sending the same token again repeats its grant and never shortens its
 //! lease, so a client that lost the reply sends the command again.
 
+use super::answer;
 use super::failure::Failure;
 use super::options::{self, once, Options};
-use super::{answer, required};
 use crate::core::name::{Label, Token};
 use crate::core::table::{Acquire, Acquired};
 use crate::core::time::Lease;
@@ -87,9 +87,7 @@ fn apply(context: &Context, args: Args<'_>, request: Request<'_>) -> Result<(), 
         }
     };
     let wanted = Acquire { token, lease: request.lease, label, client };
-    let key = required(args, 1)?;
-    let acquired =
-        engine::write(context, args, |table, found, now| table.acquire(found, context.place(key), &wanted, now))?;
+    let acquired = engine::write(context, args, |table, found, place, now| table.acquire(found, place, &wanted, now))?;
     match acquired {
         Acquired::Granted { fence, ttl_ms, new } => {
             context.reply_array(5);

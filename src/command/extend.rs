@@ -59,7 +59,7 @@ fn parse(args: Args<'_>) -> Result<Request<'_>, Failure> {
 }
 
 fn apply(context: &Context, args: Args<'_>, request: &Request<'_>) -> Result<(), Failure> {
-    let outcome = engine::write(context, args, |table, found, now| {
+    let outcome = engine::write(context, args, |table, found, _, now| {
         table.extend(found, request.token, request.lease, now.instant)
     })?;
     context.reply_int(match outcome {

@@ -33,7 +33,8 @@ impl Command for LockRelease {
     fn run(context: &Context, args: Args<'_>) {
         answer(context, || {
             let token = options::token(required(args, 2)?, 2)?;
-            let outcome = engine::write(context, args, |table, found, now| table.release(found, token, now.instant))?;
+            let outcome =
+                engine::write(context, args, |table, found, _, now| table.release(found, token, now.instant))?;
             context.reply_int(match outcome {
                 ReleaseOutcome::Released => 1,
                 ReleaseOutcome::Free => 0,

@@ -35,8 +35,8 @@ impl Command for LockSet {
             if !context.is_from_server() {
                 return Err(Failure::Internal);
             }
-            let (key, bytes) = (required(args, 1)?, required(args, 2)?);
-            engine::follow(context, args, |table, found, now| table.follow(found, context.place(key), bytes, now))?
+            let bytes = required(args, 2)?;
+            engine::follow(context, args, |table, found, place, now| table.follow(found, place, bytes, now))?
                 .map_err(Failure::Corrupt)?;
             context.reply_ok();
             Ok(())

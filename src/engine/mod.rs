@@ -12,6 +12,7 @@ mod pump;
 pub mod settings;
 
 use crate::core::codec;
+use crate::core::name::Place;
 use crate::core::slab::Handle;
 use crate::core::table::{Effect, Ended, Table};
 use crate::core::time::{Instant, Now};
@@ -65,7 +66,7 @@ fn with<R>(body: impl FnOnce(&mut State) -> R) -> R {
 pub fn write<R>(
     context: &Context,
     args: Args<'_>,
-    ask: impl FnOnce(&mut Table, Option<Handle>, Now) -> R,
+    ask: impl FnOnce(&mut Table, Option<Handle>, Place<'_>, Now) -> R,
 ) -> Result<R, Denied> {
     hooks::bury();
     if !with(|state| state.table.is_serving()) {
@@ -73,7 +74,7 @@ pub fn write<R>(
     }
     let key = context.open_arg(args, 1).ok_or(Denied::WrongType)?;
     let mut found = lock_in(&key)?;
-    let place = context.place(args.get(1).unwrap_or_default());
+    let place = context.place(&key, args.get(1).unwrap_or_default());
     if let (None, Some(evicted)) = (found, with(|state| state.table.find_evicted(place))) {
         found = pump::put_back(context, &key, evicted).then_some(evicted);
     }
@@ -82,7 +83,7 @@ pub fn write<R>(
         if let Some(handle) = found {
             state.table.linked(handle, place);
         }
-        ask(&mut state.table, found, now)
+        ask(&mut state.table, found, place, now)
     });
     carry_out(context, &key, true);
     pump::arm(context, now.instant);
@@ -101,7 +102,7 @@ pub fn read<R>(
     hooks::bury();
     let key = context.read_arg(args, 1).ok_or(Denied::WrongType)?;
     let found = lock_in(&key)?;
-    let place = context.place(args.get(1).unwrap_or_default());
+    let place = context.place(&key, args.get(1).unwrap_or_default());
     let now = clock::instant();
     Ok(with(|state| {
         let found = found.or_else(|| state.table.find_evicted(place));
@@ -117,13 +118,14 @@ pub fn read<R>(
 pub fn follow<R>(
     context: &Context,
     args: Args<'_>,
-    change: impl FnOnce(&mut Table, Option<Handle>, Now) -> R,
+    change: impl FnOnce(&mut Table, Option<Handle>, Place<'_>, Now) -> R,
 ) -> Result<R, Denied> {
     hooks::bury();
     let key = context.open_arg(args, 1).ok_or(Denied::WrongType)?;
     let found = lock_in(&key)?;
+    let place = context.place(&key, args.get(1).unwrap_or_default());
     let now = clock::now();
-    let answer = with(|state| change(&mut state.table, found, now));
+    let answer = with(|state| change(&mut state.table, found, place, now));
     carry_out(context, &key, false);
     context.replicate_verbatim();
     Ok(answer)

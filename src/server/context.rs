@@ -82,6 +82,16 @@ impl Context {
 
     /// The selected database.
     pub fn db(&self) -> i32 {
+        // Inside MULTI, Valkey 9.1 names the database that the transaction began in. A key tells its own.
+        if self.flags() & raw::REDISMODULE_CTX_FLAGS_MULTI != 0 {
+            let name = self.string(b"");
+            let mode = raw::REDISMODULE_WRITE | raw::REDISMODULE_OPEN_KEY_NOTOUCH;
+            // SAFETY: the name lives as long as the key.
+            let key = unsafe { Key::open(self, name.raw(), mode) };
+            if let Some(db) = key.db() {
+                return db;
+            }
+        }
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_GetSelectedDb)(self.raw) }
     }
@@ -213,9 +223,9 @@ impl Context {
         }
     }
 
-    /// The place of a key in the selected database.
-    pub fn place<'a>(&self, key: &'a [u8]) -> Place<'a> {
-        Place { db: self.db(), key }
+    /// The place of an open key.
+    pub fn place<'a>(&self, key: &Key<'_>, name: &'a [u8]) -> Place<'a> {
+        Place { db: key.db().unwrap_or_else(|| self.db()), key: name }
     }
 
     /// A field of an INFO section, as text.

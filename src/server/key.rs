@@ -48,6 +48,13 @@ impl<'a> Key<'a> {
         self.name
     }
 
+    /// The key's database; `None` for a missing key opened to read.
+    pub fn db(&self) -> Option<i32> {
+        // SAFETY: the key is open, or null, for which the server answers -1.
+        let db = unsafe { api!(RedisModule_GetDbIdFromModuleKey)(self.raw) };
+        (db >= 0).then_some(db)
+    }
+
     /// What the key holds.
     pub fn content(&self) -> Content {
         if self.raw.is_null() {

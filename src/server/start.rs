@@ -155,6 +155,7 @@ needed_functions!(
     RedisModule_GetContextFlags,
     RedisModule_GetContextFromIO,
     RedisModule_GetDbIdFromIO,
+    RedisModule_GetDbIdFromModuleKey,
     RedisModule_GetExpire,
     RedisModule_GetKeyNameFromIO,
     RedisModule_GetSelectedDb,

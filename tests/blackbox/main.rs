@@ -7,6 +7,7 @@
 
 mod clock;
 mod eviction;
+mod expire;
 mod harness;
 mod keyspace;
 mod pause;
