@@ -6,10 +6,12 @@
 #![allow(unsafe_code, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
 mod clock;
+mod cluster;
 mod eviction;
 mod expire;
 mod harness;
 mod keyspace;
+mod memory;
 mod pause;
 mod payload;
 mod promotion;
