@@ -96,6 +96,25 @@ on_every_server! {
         start.ends(&mut client, "k", LEASE_MS);
     }
 
+    /// Inside MULTI, Valkey 9.1 tells modules the database in which the transaction began.
+    fn a_lock_taken_or_moved_inside_multi_ends_in_its_database(kind: Kind) {
+        let server = Server::start(kind);
+        let mut client = server.client();
+        take(&mut client, "moved", "t", LEASE_MS);
+        let (_, start) = span(|| {
+            let lines = ["MULTI", "SELECT 3", "LOCK.ACQUIRE k TOKEN t PX 600", "SELECT 0", "MOVE moved 4", "EXEC"];
+            client.pipeline(lines.map(|line| line.split(' ').collect::<Vec<&str>>()))
+        });
+        select(&mut client, 4);
+        assert!(ms_left(&mut client, "moved", "t") > 0);
+        select(&mut client, 3);
+        assert!(ms_left(&mut client, "k", "t") > 0);
+        start.ends(&mut client, "k", LEASE_MS);
+        assert_eq!(held(&mut client), 0);
+        select(&mut client, 4);
+        assert_eq!(cmd!(client, "DBSIZE").int(), 0);
+    }
+
     fn locks_swapped_with_their_databases_end_there(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();
