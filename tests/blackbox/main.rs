@@ -5,6 +5,7 @@
 // Tests assert by panicking, and only a process owner may send signals and ask for a parent-death signal.
 #![allow(unsafe_code, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
+mod acl;
 mod acquire;
 mod bytes;
 mod check;
@@ -15,9 +16,14 @@ mod harness;
 mod info_command;
 mod label;
 mod label_option;
+mod lease_end;
 mod load;
+mod metadata;
 mod metrics;
+mod regression;
+mod regression_life;
 mod release;
+mod script;
 mod signals;
 mod smoke;
 mod syntax;
