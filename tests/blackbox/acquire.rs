@@ -4,22 +4,17 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::harness::{cmd, eventually, grant, info_int, on_every_server, within_ms, Client, Kind, Reply, Server};
+use crate::harness::{
+    assert_left, cmd, eventually, grant, info_int, on_every_server, within_ms, Client, Kind, Reply, Server,
+};
 
 const SOON: Duration = Duration::from_secs(5);
-/// What a busy machine may take from a lease before it is looked at again.
-const SLACK_MS: i64 = 5_000;
 /// `lock.default-ttl` and `lock.max-ttl`, as the server has them if nobody sets them.
 const DEFAULT_TTL_MS: i64 = 30_000;
 const MAX_TTL_MS: i64 = 86_400_000;
 
 fn both_protocols(server: &Server) -> [Client; 2] {
     [server.client(), server.resp3_client()]
-}
-
-#[track_caller]
-fn assert_left(left_ms: i64, lease_ms: i64) {
-    assert!((lease_ms - SLACK_MS..=lease_ms).contains(&left_ms), "{left_ms} ms left of {lease_ms}");
 }
 
 on_every_server! {

@@ -2,16 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{cmd, eventually, grant, on_every_server, Kind, Server};
-
-const SOON: Duration = Duration::from_secs(5);
-/// What a busy machine may take from a lease before it is looked at again.
-const SLACK_MS: i64 = 5_000;
-
-#[track_caller]
-fn assert_left(left_ms: i64, lease_ms: i64) {
-    assert!((lease_ms - SLACK_MS..=lease_ms).contains(&left_ms), "{left_ms} ms left of {lease_ms}");
-}
+use crate::harness::{assert_left, cmd, grant, on_every_server, wait_until_free, Kind, Server};
 
 on_every_server! {
     fn the_holder_gets_at_least_the_lease_it_asks_for(kind: Kind) {
@@ -69,10 +60,7 @@ on_every_server! {
         let server = Server::start(kind);
         let mut client = server.client();
         grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 20));
-        eventually(SOON, || match cmd!(client, "LOCK.CHECK", "k", "a").int() {
-            0 => Ok(()),
-            left_ms => Err(left_ms),
-        });
+        wait_until_free(&mut client, "k");
         assert_eq!(cmd!(client, "LOCK.EXTEND", "k", "a", "PX", 60_000).int(), 0);
         assert_eq!(cmd!(client, "LOCK.CHECK", "k", "a").int(), 0);
         assert_eq!(grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "b")).new, 1);

@@ -1,10 +1,8 @@
 //! Loading the module: with arguments, with wrong ones, twice. A refused load says why in one line of the log and
 //! leaves the server as it was.
 
-use crate::harness::{cmd, eventually, grant, module, on_every_server, Client, Kind, Reply, Server};
-use std::time::Duration;
+use crate::harness::{cmd, grant, module, on_every_server, wait_until_free, Client, Kind, Reply, Server};
 
-const SOON: Duration = Duration::from_secs(5);
 const REFUSED: &str = "lock: not loaded: ";
 
 /// Arguments of loadmodule and why they are refused.
@@ -103,10 +101,7 @@ on_every_server! {
         let_the_server_live(&mut client);
         assert_eq!(grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a")).ttl, 30_000);
         assert_eq!(grant(&cmd!(client, "LOCK.ACQUIRE", "short", "PX", 20)).new, 1);
-        eventually(SOON, || match cmd!(client, "EXISTS", "short").int() {
-            0 => Ok(()),
-            there => Err(there),
-        });
+        wait_until_free(&mut client, "short");
     }
 
     fn a_second_load_is_refused_and_the_first_goes_on(kind: Kind) {

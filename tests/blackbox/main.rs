@@ -5,6 +5,7 @@
 // Tests assert by panicking, and only a process owner may send signals and ask for a parent-death signal.
 #![allow(unsafe_code, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
+mod acl;
 mod acquire;
 mod bytes;
 mod check;
@@ -21,18 +22,23 @@ mod info_command;
 mod keyspace;
 mod label;
 mod label_option;
+mod lease_end;
 mod load;
 mod markdown;
 mod memory;
+mod metadata;
 mod metrics;
 mod pause;
 mod payload;
 mod promotion;
 mod readme;
+mod regression;
+mod regression_life;
 mod release;
 mod replication;
 mod restart;
 mod reuse;
+mod script;
 mod signals;
 mod smoke;
 mod syntax;

@@ -1,10 +1,6 @@
 //! `LOCK.RELEASE`: an integer always. 1 is "this call released it", 0 "nobody holds it", -1 "another token holds it".
 
-use std::time::Duration;
-
-use crate::harness::{cmd, eventually, grant, on_every_server, Kind, Server};
-
-const SOON: Duration = Duration::from_secs(5);
+use crate::harness::{cmd, grant, on_every_server, wait_until_free, Kind, Server};
 
 on_every_server! {
     fn the_holder_releases_once(kind: Kind) {
@@ -45,10 +41,7 @@ on_every_server! {
         let server = Server::start(kind);
         let mut client = server.client();
         grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 20));
-        eventually(SOON, || match cmd!(client, "EXISTS", "k").int() {
-            0 => Ok(()),
-            there => Err(there),
-        });
+        wait_until_free(&mut client, "k");
         assert_eq!(cmd!(client, "LOCK.RELEASE", "k", "a").int(), 0);
         grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "b"));
         assert_eq!(cmd!(client, "LOCK.RELEASE", "k", "a").int(), -1);

@@ -31,10 +31,14 @@ pub use builder::Builder;
 pub use client::Client;
 pub use clock::{Clock, DAY_US, HOUR_US, SECOND_US, YEAR_US};
 pub use cluster::Cluster;
-pub use grant::{grant, Grant};
+pub use grant::{assert_left, grant, wait_until_free, Grant};
 pub use info::{info, info_int, Info};
 pub use kind::{module, Kind};
+<<<<<<< HEAD
 pub use patience::{eventually, let_pass, timed, within_ms};
+=======
+pub use patience::{busily, eventually, timed, within_ms};
+>>>>>>> w-cmds
 pub use replication::wait_in_sync;
 pub use reply::Reply;
 pub use scratch::Scratch;

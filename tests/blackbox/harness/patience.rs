@@ -28,6 +28,18 @@ pub fn poll<T, E>(patience: Duration, mut probe: impl FnMut() -> Result<T, E>) -
     }
 }
 
+/// Like `eventually`, but without a pause between two calls: for what is measured to the millisecond.
+#[track_caller]
+pub fn busily<T, E: Debug>(patience: Duration, mut probe: impl FnMut() -> Result<T, E>) -> T {
+    let start = Instant::now();
+    loop {
+        match probe() {
+            Ok(value) => return value,
+            Err(last) => assert!(start.elapsed() < patience, "not within {patience:?}; last seen: {last:?}"),
+        }
+    }
+}
+
 /// What `action` returned and how long it took.
 pub fn timed<T>(action: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
