@@ -32,7 +32,7 @@ pub use cluster::Cluster;
 pub use grant::{grant, Grant};
 pub use info::{info, info_int, Info};
 pub use kind::Kind;
-pub use patience::{eventually, timed, within_ms};
+pub use patience::{eventually, poll, timed, within_ms};
 pub use replication::wait_in_sync;
 pub use reply::Reply;
 pub use scratch::Scratch;
