@@ -108,10 +108,23 @@ fn checked_lease(ms: i64) -> Result<Lease, Failure> {
 
 /// A decimal number as the server's own commands take it: an optional minus, then digits.
 fn integer(bytes: &[u8]) -> Option<i64> {
-    if bytes.first() == Some(&b'+') {
+    let (negative, digits) = match bytes {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() {
         return None;
     }
-    std::str::from_utf8(bytes).ok()?.parse().ok()
+    // Counted below zero, where there is room for one number more.
+    let number = digits.iter().try_fold(0_i64, |number, &byte| {
+        let digit = byte.checked_sub(b'0').filter(|&digit| digit <= 9)?;
+        number.checked_mul(10)?.checked_sub(i64::from(digit))
+    })?;
+    if negative {
+        Some(number)
+    } else {
+        number.checked_neg()
+    }
 }
 
 #[cfg(test)]
@@ -122,7 +135,9 @@ mod tests {
     fn integers_are_strict() {
         assert_eq!(integer(b"-12"), Some(-12));
         assert_eq!(integer(b"9223372036854775807"), Some(i64::MAX));
-        for wrong in [&b""[..], b"+1", b" 1", b"1 ", b"1.0", b"0x1", b"9223372036854775808", b"\xff"] {
+        assert_eq!(integer(b"-9223372036854775808"), Some(i64::MIN));
+        assert_eq!(integer(b"-9223372036854775809"), None);
+        for wrong in [&b""[..], b"-", b"--1", b"+1", b" 1", b"1 ", b"1.0", b"0x1", b"9223372036854775808", b"\xff"] {
             assert_eq!(integer(wrong), None, "{wrong:?}");
         }
     }
