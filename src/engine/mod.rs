@@ -12,6 +12,7 @@ mod pump;
 pub mod settings;
 
 use crate::core::codec;
+use crate::core::lock::Lock;
 use crate::core::slab::Handle;
 use crate::core::table::{Effect, Ended, Table};
 use crate::core::time::{Instant, Now};
@@ -37,6 +38,8 @@ pub enum Denied {
 /// All there is: core's table, and what the pump still has to do.
 struct State {
     table: Table,
+    /// Memory for a lock's bytes on their way to the replicas.
+    bytes: Vec<u8>,
     /// Keys of locks that somebody gave a time to live, by database.
     expires: Vec<(i32, Box<[u8]>)>,
     /// Whether keyspace notifications are subscribed.
@@ -51,6 +54,7 @@ fn with<R>(body: impl FnOnce(&mut State) -> R) -> R {
     STATE.with(|state| {
         body(state.get_or_insert_with(|| State {
             table: Table::default(),
+            bytes: Vec::new(),
             expires: Vec::new(),
             watching_keys: false,
             wall_lead_micros: clock::wall_lead_micros(),
@@ -140,7 +144,7 @@ fn lock_in(key: &Key<'_>) -> Result<Option<Handle>, Denied> {
 /// Carries out the effects of one question to core, all of which concern this key.
 fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
     let effects = with(|state| state.table.take_effects());
-    for effect in effects {
+    for &effect in &effects {
         match effect {
             Effect::Created(handle) => {
                 hooks::watch_keys(context);
@@ -159,6 +163,7 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
             }
         }
     }
+    with(|state| state.table.reuse_effects(effects));
 }
 
 const fn event_of(why: Ended) -> &'static CStr {
@@ -169,18 +174,29 @@ const fn event_of(why: Ended) -> &'static CStr {
 }
 
 fn changed(context: &Context, key: &Key<'_>, replicate: Option<Handle>) {
-    if let Some(bytes) = replicate.and_then(saved) {
-        context.replicate(SET_COMMAND, key, Some(&bytes));
+    if let Some(handle) = replicate {
+        // Nothing is borrowed while the server is called, and no memory is asked for.
+        let mut bytes = with(|state| std::mem::take(&mut state.bytes));
+        if write_saved(handle, &mut bytes) {
+            context.replicate(SET_COMMAND, key, Some(&bytes));
+        }
+        bytes.clear();
+        with(|state| state.bytes = bytes);
     }
     context.signal_modified(key);
 }
 
-/// A lock's bytes for RDB, AOF and replicas.
+/// A lock's bytes for RDB and AOF.
 fn saved(handle: Handle) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    write_saved(handle, &mut bytes).then_some(bytes)
+}
+
+/// Appends a lock's saved form; false if there is no such lock.
+fn write_saved(handle: Handle, bytes: &mut Vec<u8>) -> bool {
     with(|state| {
-        let holder = state.table.get(handle)?.holder()?;
-        let mut bytes = Vec::with_capacity(holder.token.bytes().len() + holder.label.bytes().len() + 20);
-        codec::encode(&holder, &mut bytes);
-        Some(bytes)
+        let Some(holder) = state.table.get(handle).and_then(Lock::holder) else { return false };
+        codec::encode(&holder, bytes);
+        true
     })
 }

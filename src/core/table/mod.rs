@@ -174,6 +174,14 @@ impl Table {
         std::mem::take(&mut self.effects)
     }
 
+    /// Takes the list of effects back for its memory: one is needed for every change.
+    pub fn reuse_effects(&mut self, mut effects: Vec<Effect>) {
+        if self.effects.is_empty() {
+            effects.clear();
+            self.effects = effects;
+        }
+    }
+
     /// When the next lease ends, or earlier: on a node that serves for less time than the lease.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.serving?;
