@@ -202,8 +202,8 @@ fn lock_in(key: &Key<'_>) -> Result<Option<Handle>, Denied> {
 
 /// Carries out the effects of one question to core, all of which concern this key.
 fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
-    let effects = with(|state| state.table.take_effects());
-    for effect in effects {
+    let mut effects = with(|state| state.table.take_effects());
+    for effect in effects.drain(..) {
         match effect {
             Effect::Created(handle) => {
                 hooks::watch_keys(context);
@@ -247,6 +247,7 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
             Effect::Answer(seat, answer) => seats::answer(seat, answer),
         }
     }
+    with(|state| state.table.reuse_effects(effects));
 }
 
 /// Passes on the bytes that tell of the holders with this fence; nothing if they are gone again.

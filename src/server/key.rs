@@ -93,10 +93,15 @@ impl<'a> Key<'a> {
         status == raw::REDISMODULE_OK as c_int
     }
 
-    /// Deletes the key.
+    /// Deletes the key, whose lock is forgotten already.
     pub fn delete(&self) {
-        // SAFETY: the key is open.
-        unsafe { api!(RedisModule_DeleteKey)(self.raw) };
+        // SAFETY: the key is open. What is no value of a module reads as null.
+        unsafe {
+            let value = api!(RedisModule_ModuleTypeGetValue)(self.raw);
+            value::forgotten(value, || {
+                api!(RedisModule_DeleteKey)(self.raw);
+            });
+        }
     }
 
     /// Whether the key has a time to live.

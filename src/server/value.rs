@@ -21,6 +21,9 @@ pub const SET_COMMAND: &CStr = c"LOCK._SET";
 
 static DATA_TYPE: AtomicPtr<RedisModuleType> = AtomicPtr::new(null_mut());
 
+/// The value that the module itself is deleting: it knows already what the server would tell it of that one.
+static DELETING: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
 pub(super) fn data_type() -> *mut RedisModuleType {
     DATA_TYPE.load(Ordering::Relaxed)
 }
@@ -32,6 +35,18 @@ pub(super) fn from_handle(handle: Handle) -> *mut c_void {
 
 pub(super) fn to_handle(value: *mut c_void) -> Handle {
     Handle::from_bits(value as usize as u64)
+}
+
+/// Runs `delete`, which deletes this value. Its lock is forgotten already, so nobody is told that it goes.
+pub(super) fn forgotten(value: *mut c_void, delete: impl FnOnce()) {
+    DELETING.store(value, Ordering::Relaxed);
+    delete();
+    DELETING.store(null_mut(), Ordering::Relaxed);
+}
+
+/// Other threads free other values: no two that live have the same handle.
+fn is_forgotten(value: *const c_void) -> bool {
+    std::ptr::eq(DELETING.load(Ordering::Relaxed), value)
 }
 
 /// Registers the type; false if the server refuses it.
@@ -157,11 +172,15 @@ unsafe extern "C" fn digest<H: Hooks>(digest: *mut RedisModuleDigest, value: *mu
 }
 
 unsafe extern "C" fn free<H: Hooks>(value: *mut c_void) {
-    edge((), || H::freed(to_handle(value)));
+    if !is_forgotten(value) {
+        edge((), || H::freed(to_handle(value)));
+    }
 }
 
 unsafe extern "C" fn unlink<H: Hooks>(_key: *mut RedisModuleString, value: *const c_void) {
-    edge((), || H::unlinked(to_handle(value.cast_mut())));
+    if !is_forgotten(value) {
+        edge((), || H::unlinked(to_handle(value.cast_mut())));
+    }
 }
 
 unsafe extern "C" fn aux_load<H: Hooks>(io: *mut RedisModuleIO, version: c_int, _when: c_int) -> c_int {

@@ -60,6 +60,7 @@ fn assert_argument(shown: &Reply, arg: &Arg) {
         ArgKind::Key => "key",
         ArgKind::Text => "string",
         ArgKind::Integer => "integer",
+        ArgKind::Flag => "pure-token",
         ArgKind::OneOf(_) => "oneof",
     };
     assert_eq!(shown.get("type").text(), kind, "{shown:?}");

@@ -259,6 +259,14 @@ impl Table {
         std::mem::take(&mut self.effects)
     }
 
+    /// Takes the list of effects back for its memory: one is needed for every change.
+    pub fn reuse_effects(&mut self, mut effects: Vec<Effect>) {
+        if self.effects.is_empty() {
+            effects.clear();
+            self.effects = effects;
+        }
+    }
+
     /// Takes in a lock from RDB or RESTORE. Its lease starts anew.
     ///
     /// # Errors

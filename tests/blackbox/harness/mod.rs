@@ -34,11 +34,7 @@ pub use cluster::Cluster;
 pub use grant::{assert_left, grant, wait_until_free, Grant};
 pub use info::{info, info_int, Info};
 pub use kind::{module, Kind};
-<<<<<<< HEAD
-pub use patience::{eventually, let_pass, timed, within_ms};
-=======
-pub use patience::{busily, eventually, timed, within_ms};
->>>>>>> w-cmds
+pub use patience::{busily, eventually, let_pass, poll, timed, within_ms};
 pub use replication::wait_in_sync;
 pub use reply::Reply;
 pub use scratch::Scratch;
