@@ -22,6 +22,7 @@ mod label_option;
 mod load;
 mod markdown;
 mod metrics;
+mod options;
 mod pause;
 mod payload;
 mod promotion;
