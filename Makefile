@@ -14,7 +14,7 @@ help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Install what is missing, build, start a server with the module (PORT=6379)
-	@scripts/run.sh $(PORT)
+	@scripts/run.sh "$(PORT)"
 
 test: lint build servers ## Lint, build, run every test on every server
 	cargo test --locked

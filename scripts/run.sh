@@ -1,21 +1,30 @@
 #!/usr/bin/env bash
-# `make run`: run.sh PORT installs what is missing, builds the module, and starts a server with it in the foreground.
+# `make run`: run.sh [PORT] installs what is missing, builds the module, and starts a server with it in the foreground.
 # Its data and its copy of redis.conf.example stay in ${CARGO_TARGET_DIR:-target}/run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-port=$1
+fail() {
+    printf '%s\n' "$@" >&2
+    exit 1
+}
+
+# Before anything is installed or built.
+port=${1:-6379}
+[[ $port =~ ^[1-9][0-9]{0,4}$ ]] && [ "$port" -le 65535 ] ||
+    fail "A port is a number from 1 to 65535, which this is not: $port. Type: make run PORT=6380"
+if (: >"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+    fail "Port $port is taken, maybe by another Redis. Type: make run PORT=$((port < 65535 ? port + 1 : 6380))"
+fi
+
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target/run"
 target=$(cd "$target" && pwd)
 server=$target/run/redis-server
-
-if (: >"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
-    echo "Port $port is taken, maybe by another Redis. Type: make run PORT=$((port + 1))" >&2
-    exit 1
-fi
+module=$target/release/libredis_lock.so
 
 scripts/install.sh build redis
+[ -e "$module" ] || echo 'The first build compiles the bindings to the module API too: it takes a few minutes.'
 cargo build --release --locked
 
 use() { # PROGRAM: makes it the server if it is new enough
@@ -30,7 +39,7 @@ if ! use "$(command -v redis-check-rdb || command -v valkey-server)"; then
 fi
 
 cli=$(command -v redis-cli || command -v valkey-cli)
-cat <<EOF
+cat <<EOM
 
 Try in another terminal:
 
@@ -38,12 +47,13 @@ Try in another terminal:
   ${cli##*/} -p $port LOCK.INFO job
   ${cli##*/} -p $port LOCK.RELEASE job 3f9c
 
-Ctrl-C here stops the server.
+Ctrl-C here stops the server. Its data stays in $target/run: locks that are held come back with the next
+\`make run\`, each with its whole lease. To begin with none, delete that directory.
 
-EOF
+EOM
 {
     grep -v '^loadmodule ' redis.conf.example
-    printf 'loadmodule "%s"\n' "$target/release/libredis_lock.so"
+    printf 'loadmodule "%s"\n' "$module"
 } >"$target/run/redis.conf"
 cd "$target/run"
 exec "$server" redis.conf --port "$port"

@@ -46,6 +46,7 @@ pub const RECORD: Record = Record {
 };
 
 const HINT_FIRST: &str = "tokens are given as TOKEN token";
+const HINT_NUMBER: &str = "numbers need their word, as in PX ms, EX s or BLOCK ms, and tokens are given as TOKEN token";
 const HINT: &str =
     "options are TOKEN, PX, EX, BLOCK, POLL, SHARED, LIMIT, HOLD, UPGRADE, DOWNGRADE, EPHEMERAL, MAXHOLD and LABEL";
 
@@ -190,7 +191,11 @@ fn unknown(word: Word<'_>) -> Failure {
     if word.is("XX") {
         return Failure::Xx;
     }
-    word.unknown(if word.at == 2 { HINT_FIRST } else { HINT })
+    word.unknown(match word.at {
+        _ if word.is_number() => HINT_NUMBER,
+        2 => HINT_FIRST,
+        _ => HINT,
+    })
 }
 
 fn apply(context: &Context, args: Args<'_>, request: Request<'_>) -> Result<(), Failure> {

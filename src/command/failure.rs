@@ -61,6 +61,11 @@ pub enum Failure {
         /// Its position.
         at: usize,
     },
+    /// The word TOKEN where a token belongs.
+    TokenWord {
+        /// Its position.
+        at: usize,
+    },
     /// A label that is too long.
     Label {
         /// Its position.
@@ -153,8 +158,13 @@ impl Failure {
             Self::LeaseNotPositive { ms } => format!("ERR lease of {ms} ms is not above 0"),
             Self::LeaseAboveMax { ms, max_ms } => format!("ERR lease of {ms} ms is above lock.max-ttl {max_ms}"),
             Self::Token { at } => format!("ERR token at argument {at} must have 1 to 128 bytes"),
+            Self::TokenWord { at } => {
+                format!("ERR syntax error at argument {at}: the token itself belongs here, not the word TOKEN")
+            }
             Self::Label { at } => format!("ERR label at argument {at} must have at most 128 bytes"),
-            Self::WaitWithoutToken => "ERR BLOCK and POLL need TOKEN token: sent again, it keeps its place".to_owned(),
+            Self::WaitWithoutToken => {
+                "ERR BLOCK and POLL need TOKEN token, a random one: sent again, it keeps its place".to_owned()
+            }
             Self::OutOfRange { at, option, min, max } => {
                 format!("ERR {option} at argument {at} takes a number from {min} to {max}")
             }
@@ -207,6 +217,7 @@ mod tests {
             Failure::LeaseNotPositive { ms: 0 },
             Failure::LeaseAboveMax { ms: 2, max_ms: 1 },
             Failure::Token { at: 3 },
+            Failure::TokenWord { at: 2 },
             Failure::Label { at: 3 },
             Failure::WaitWithoutToken,
             Failure::OutOfRange { at: 3, option: "POLL", min: 1, max: 2 },

@@ -27,6 +27,11 @@ impl Word<'_> {
         self.bytes.eq_ignore_ascii_case(name.as_bytes())
     }
 
+    /// Whether this is a number, as a lease is.
+    pub(super) fn is_number(self) -> bool {
+        integer(self.bytes).is_some()
+    }
+
     /// The failure for a word that is no option.
     pub(super) const fn unknown(self, hint: &'static str) -> Failure {
         Failure::Syntax { at: self.at, hint }
@@ -116,8 +121,12 @@ pub(super) fn once<T>(slot: &mut Option<T>, value: T, word: Word<'_>, names: &'s
     Ok(())
 }
 
-/// The token at a position.
+/// The token at a position. The word TOKEN is none: who writes `LOCK.RELEASE job TOKEN` meant it as in LOCK.ACQUIRE,
+/// and would be told that there is nothing to release.
 pub(super) fn token(bytes: &[u8], at: usize) -> Result<Token<'_>, Failure> {
+    if bytes == b"TOKEN" {
+        return Err(Failure::TokenWord { at });
+    }
     Token::new(bytes).ok_or(Failure::Token { at })
 }
 

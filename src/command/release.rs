@@ -1,7 +1,8 @@
 //! `LOCK.RELEASE key token [HOLD id]`
 //!
-//! 1: this call ended the token's hold, or gave the named hold back. 0: there was nothing to release. -1: another token holds it, so the lease ended before the
-//! release and the last writes may have overlapped. A lost lock is never an error.
+//! 1: this call ended the token's hold, or gave the named hold back. 0: there was nothing to release. -1: another token
+//! holds it, so the lease ended before the release and the last writes may have overlapped. A lost lock is never an
+//! error. A token that waits in line leaves it.
 
 use super::failure::Failure;
 use super::options::{self, once, Options};
@@ -17,7 +18,7 @@ use crate::server::register::Command;
 /// What the command is.
 pub const RECORD: Record = Record {
     name: "LOCK.RELEASE",
-    summary: "Frees a lock if the token holds it.",
+    summary: "Frees a lock if the token holds it, gives a named hold back, or ends the token's wait.",
     complexity: "O(log N) with N the number of held locks.",
     since: "0.1.0",
     arity: -3,
@@ -26,6 +27,8 @@ pub const RECORD: Record = Record {
     key: KeyUse::Remove,
     args: &[Arg::KEY, Arg::TOKEN, Arg::option("HOLD", "id")],
 };
+
+const HINT: &str = "after the key and the token, without the word TOKEN, comes HOLD id";
 
 /// The command.
 pub struct LockRelease;
@@ -53,7 +56,7 @@ fn parse_hold(args: Args<'_>) -> Result<Option<HoldName<'_>>, Failure> {
     let mut options = Options::new(args, 3);
     while let Some(word) = options.next_word() {
         if !word.is("HOLD") {
-            return Err(word.unknown("the only option is HOLD id"));
+            return Err(word.unknown(HINT));
         }
         let (value, at) = options.value(word, "HOLD")?;
         once(&mut hold, options::hold_name(value, at)?, word, "HOLD")?;

@@ -98,7 +98,7 @@ impl Arg {
         token: None,
         kind: ArgKind::OneOf(&[
             Self { name: "shared", token: Some("SHARED"), kind: ArgKind::Flag, optional: false },
-            Self { name: "limit", token: Some("LIMIT"), kind: ArgKind::Integer, optional: false },
+            Self { name: "n", token: Some("LIMIT"), kind: ArgKind::Integer, optional: false },
         ]),
         optional: true,
     };

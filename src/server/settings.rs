@@ -4,7 +4,7 @@ use super::register::text;
 use super::{api, edge};
 use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
 use std::ffi::{c_char, c_int, c_longlong, c_void};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// One numeric config.
 #[derive(Debug)]
@@ -17,17 +17,23 @@ pub struct Setting {
     pub max: i64,
     /// Current value.
     pub value: AtomicI64,
+    /// Whether the server asked for the value or set it, while it reads redis.conf's.
+    taken: AtomicBool,
 }
 
 impl Setting {
     /// A config of this name, with its default and bounds.
     pub const fn new(name: &'static str, default: i64, min: i64, max: i64) -> Self {
-        Self { name, min, max, value: AtomicI64::new(default) }
+        Self { name, min, max, value: AtomicI64::new(default), taken: AtomicBool::new(false) }
     }
 
     /// The current value.
     pub fn get(&self) -> i64 {
         self.value.load(Ordering::Relaxed)
+    }
+
+    fn bounds(&self) -> String {
+        format!("{} takes a number from {} to {}", self.name, self.min, self.max)
     }
 }
 
@@ -48,15 +54,7 @@ pub(super) fn take_arguments(settings: &[&Setting], args: &[&[u8]]) -> Result<()
         let value = pair.get(1).and_then(|value| std::str::from_utf8(value).ok()?.parse::<i64>().ok());
         match value.filter(|value| (setting.min..=setting.max).contains(value)) {
             Some(value) => setting.value.store(value, Ordering::Relaxed),
-            None => {
-                return Err(format!(
-                    "{} takes a number from {} to {} (argument {} of loadmodule)",
-                    setting.name,
-                    setting.min,
-                    setting.max,
-                    position + 1
-                ))
-            }
+            None => return Err(format!("{} (argument {} of loadmodule)", setting.bounds(), position + 1)),
         }
     }
     Ok(())
@@ -87,16 +85,28 @@ pub(super) unsafe fn register(ctx: *mut RedisModuleCtx, settings: &[&'static Set
             return Err(format!("the server refused the config lock.{}", setting.name));
         }
     }
+    for setting in settings {
+        setting.taken.store(false, Ordering::Relaxed);
+    }
     // SAFETY: the context is valid.
     if unsafe { api!(RedisModule_LoadConfigs)(ctx) } != raw::REDISMODULE_OK as c_int {
-        return Err("a config lock.* has a value out of its range".to_owned());
+        // The server goes through them in this order, asks for the old value of each whose new one is right, and stops.
+        let refused = settings.iter().find(|setting| !setting.taken.load(Ordering::Relaxed));
+        return Err(refused.map_or_else(
+            || "a config lock.* was refused".to_owned(),
+            |setting| format!("lock.{} (a line of the configuration)", setting.bounds()),
+        ));
     }
     Ok(())
 }
 
 unsafe extern "C" fn get(_name: *const c_char, setting: *mut c_void) -> c_longlong {
-    // SAFETY: the pointer is the static setting it was registered with.
-    edge(0, || unsafe { &*setting.cast::<Setting>() }.get())
+    edge(0, || {
+        // SAFETY: the pointer is the static setting it was registered with.
+        let setting = unsafe { &*setting.cast::<Setting>() };
+        setting.taken.store(true, Ordering::Relaxed);
+        setting.get()
+    })
 }
 
 unsafe extern "C" fn set(
@@ -107,7 +117,9 @@ unsafe extern "C" fn set(
 ) -> c_int {
     edge(raw::REDISMODULE_ERR as c_int, || {
         // SAFETY: as above. The server checked the bounds.
-        unsafe { &*setting.cast::<Setting>() }.value.store(value, Ordering::Relaxed);
+        let setting = unsafe { &*setting.cast::<Setting>() };
+        setting.taken.store(true, Ordering::Relaxed);
+        setting.value.store(value, Ordering::Relaxed);
         raw::REDISMODULE_OK as c_int
     })
 }

@@ -1,9 +1,14 @@
-//! `lock.default-ttl` and `lock.max-ttl`: set, read, kept over a rewrite, and never a judge of locks that are held.
+//! The configs: set, read, kept over a rewrite, and never a judge of locks that are held or of those who wait already.
 //! And the warning about eviction policies that pick locks. Arguments of loadmodule are in `load`.
 
-use crate::harness::{cmd, grant, on_every_server, Client, Kind, Server};
+use std::time::Duration;
+
+use crate::harness::{cmd, eventually, grant, info_int, on_every_server, send, Client, Kind, Server};
 
 const LEASE_MS_MAX: i64 = 10 * 365 * 24 * 3_600 * 1_000;
+const BOUNDS: [(&str, i64, i64); 3] =
+    [("lock.default-ttl", 1, LEASE_MS_MAX), ("lock.max-ttl", 1, LEASE_MS_MAX), ("lock.max-waiters", 0, 1_000_000)];
+const SOON: Duration = Duration::from_secs(5);
 const WARNING: &str = "evicts locks too";
 
 #[track_caller]
@@ -16,6 +21,19 @@ fn set(client: &mut Client, name: &str, value: i64) {
     cmd!(client, "CONFIG", "SET", name, value).ok();
 }
 
+/// A connection that waits in line for `k`, as the server has it.
+#[track_caller]
+fn stand_in_line(server: &Server, token: &str) -> Client {
+    let (mut client, mut watcher) = (server.client(), server.client());
+    let before = info_int(&mut watcher, "lock", "lock_waiting");
+    send!(client, "LOCK.ACQUIRE", "k", "TOKEN", token, "BLOCK", 0);
+    eventually(SOON, || match info_int(&mut watcher, "lock", "lock_waiting") {
+        waiting if waiting == before + 1 => Ok(()),
+        waiting => Err(waiting),
+    });
+    client
+}
+
 fn warnings(server: &Server) -> usize {
     server.log().lines().filter(|line| line.contains(WARNING)).count()
 }
@@ -26,9 +44,10 @@ on_every_server! {
         let all = cmd!(server.client(), "CONFIG", "GET", "lock.*");
         let mut names = all.fields();
         names.sort();
-        assert_eq!(names, ["lock.default-ttl", "lock.max-ttl"]);
+        assert_eq!(names, ["lock.default-ttl", "lock.max-ttl", "lock.max-waiters"]);
         assert_eq!(all.get("lock.default-ttl").text(), "30000");
         assert_eq!(all.get("lock.max-ttl").text(), "86400000");
+        assert_eq!(all.get("lock.max-waiters").text(), "1000");
     }
 
     fn the_default_is_the_lease_of_those_who_name_none(kind: Kind) {
@@ -60,14 +79,15 @@ on_every_server! {
     fn values_out_of_range_are_refused(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();
-        for name in ["lock.default-ttl", "lock.max-ttl"] {
+        for (name, min, max) in BOUNDS {
             let before = config(&mut client, name);
-            for value in ["0", "-1", "315360000001", "9223372036854775808", "", "x", "1.5", "10s", "1 2"] {
+            let (below, above) = ((min - 1).to_string(), (max + 1).to_string());
+            for value in [&below, &above, "-1", "9223372036854775808", "", "x", "1.5", "10s", "1 2"] {
                 let refused = cmd!(client, "CONFIG", "SET", name, value);
                 assert!(refused.is_error(), "{name} {value}: {refused:?}");
                 assert_eq!(config(&mut client, name), before);
             }
-            for value in [1, LEASE_MS_MAX] {
+            for value in [min, max] {
                 set(&mut client, name, value);
                 assert_eq!(config(&mut client, name), value.to_string());
             }
@@ -92,13 +112,48 @@ on_every_server! {
         let mut client = server.client();
         set(&mut client, "lock.default-ttl", 8_000);
         set(&mut client, "lock.max-ttl", 70_000);
+        set(&mut client, "lock.max-waiters", 7);
         cmd!(client, "CONFIG", "REWRITE").ok();
         server.shutdown_nosave();
         server.restart();
         let mut client = server.client();
         assert_eq!(config(&mut client, "lock.default-ttl"), "8000");
         assert_eq!(config(&mut client, "lock.max-ttl"), "70000");
+        assert_eq!(config(&mut client, "lock.max-waiters"), "7");
         assert_eq!(grant(&cmd!(client, "LOCK.ACQUIRE", "k")).ttl, 8_000);
+    }
+
+    fn only_so_many_wait_and_those_who_do_stay(kind: Kind) {
+        let server = Server::start(kind);
+        let mut client = server.client();
+        set(&mut client, "lock.max-waiters", 2);
+        grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a"));
+        let mut first = stand_in_line(&server, "b");
+        let second = stand_in_line(&server, "c");
+        let full = |client: &mut Client, token: &str, wait: &str| {
+            let refused = cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", token, wait, 5_000);
+            assert!(refused.err().starts_with("MAXWAITERS "), "{refused:?}");
+        };
+        full(&mut client, "d", "BLOCK");
+        // A try waits for nothing, a poll is counted apart and ten times as many are kept.
+        assert!(cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "d").is_null());
+        for n in 0..20 {
+            assert!(cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", format!("p{n}"), "POLL", 10_000).is_null());
+        }
+        full(&mut client, "d", "POLL");
+        assert!(cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "p0", "POLL", 10_000).is_null(), "a place it has already");
+        // A lower limit ends no wait, and nobody joins until there is room.
+        set(&mut client, "lock.max-waiters", 1);
+        drop(second);
+        eventually(SOON, || match info_int(&mut client, "lock", "lock_waiting") {
+            1 => Ok(()),
+            waiting => Err(waiting),
+        });
+        full(&mut client, "d", "BLOCK");
+        assert_eq!(cmd!(client, "LOCK.RELEASE", "k", "a").int(), 1);
+        assert_eq!(grant(&first.recv()).token, b"b");
+        set(&mut client, "lock.max-waiters", 0);
+        full(&mut client, "d", "BLOCK");
     }
 
     fn a_lower_maximum_leaves_held_locks_alone(kind: Kind) {

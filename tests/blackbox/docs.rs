@@ -24,6 +24,7 @@ pub fn syntax(record: &Record) -> String {
 fn argument(arg: &Arg) -> String {
     let text = match (&arg.kind, arg.token) {
         (ArgKind::OneOf(choices), _) => choices.iter().map(argument).collect::<Vec<_>>().join(" | "),
+        (ArgKind::Flag, Some(word)) => word.to_owned(),
         (_, Some(word)) => format!("{word} {}", arg.name),
         (_, None) => arg.name.to_owned(),
     };

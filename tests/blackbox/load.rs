@@ -7,18 +7,29 @@ const REFUSED: &str = "lock: not loaded: ";
 
 /// Arguments of loadmodule and why they are refused.
 const WRONG_ARGUMENTS: &[(&[&str], &str)] = &[
-    (&["foo", "1"], "argument 1 of loadmodule is none of default-ttl, max-ttl"),
-    (&["default-ttl", "5", "foo", "1"], "argument 3 of loadmodule is none of default-ttl, max-ttl"),
-    (&["30000"], "argument 1 of loadmodule is none of default-ttl, max-ttl"),
+    (&["foo", "1"], "argument 1 of loadmodule is none of default-ttl, max-ttl, max-waiters"),
+    (&["default-ttl", "5", "foo", "1"], "argument 3 of loadmodule is none of default-ttl, max-ttl, max-waiters"),
+    (&["30000"], "argument 1 of loadmodule is none of default-ttl, max-ttl, max-waiters"),
     (&["max-ttl"], "max-ttl takes a number from 1 to 315360000000 (argument 2 of loadmodule)"),
     (&["max-ttl", "0"], "max-ttl takes a number from 1 to 315360000000 (argument 2 of loadmodule)"),
     (&["max-ttl", "-1"], "max-ttl takes a number from 1 to 315360000000 (argument 2 of loadmodule)"),
     (&["max-ttl", "1h"], "max-ttl takes a number from 1 to 315360000000 (argument 2 of loadmodule)"),
     (&["max-ttl", "315360000001"], "max-ttl takes a number from 1 to 315360000000 (argument 2 of loadmodule)"),
+    (&["max-waiters", "-1"], "max-waiters takes a number from 0 to 1000000 (argument 2 of loadmodule)"),
+    (&["max-waiters", "1000001"], "max-waiters takes a number from 0 to 1000000 (argument 2 of loadmodule)"),
     (
         &["max-ttl", "7", "lock.default-ttl", "x"],
         "default-ttl takes a number from 1 to 315360000000 (argument 4 of loadmodule)",
     ),
+];
+
+/// Lines of the configuration that are refused, and the bounds.
+const WRONG_LINES: &[(&str, &str, &str)] = &[
+    ("lock.default-ttl", "abc", "1 to 315360000000"),
+    ("lock.max-ttl", "0", "1 to 315360000000"),
+    ("lock.max-ttl", "315360000001", "1 to 315360000000"),
+    ("lock.max-waiters", "-1", "0 to 1000000"),
+    ("lock.max-waiters", "many", "0 to 1000000"),
 ];
 
 #[track_caller]
@@ -49,7 +60,7 @@ fn let_the_server_live(client: &mut Client) {
 
 on_every_server! {
     fn arguments_set_the_configs(kind: Kind) {
-        let args = ["LOCK.Default-TTL", "7000", "max-ttl", "9000"];
+        let args = ["LOCK.Default-TTL", "7000", "max-ttl", "9000", "max-waiters", "0"];
         let server = Server::builder(kind).module_args(&args).start();
         let mut client = server.client();
         assert_eq!(grant(&cmd!(client, "LOCK.ACQUIRE", "k")).ttl, 7_000);
@@ -58,6 +69,8 @@ on_every_server! {
         let configs = cmd!(client, "CONFIG", "GET", "lock.*");
         assert_eq!((configs.get("lock.default-ttl").text(), configs.get("lock.max-ttl").text()),
             ("7000".to_owned(), "9000".to_owned()));
+        let refused = cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "BLOCK", 5_000);
+        assert!(refused.err().starts_with("MAXWAITERS "), "{refused:?}");
     }
 
     fn wrong_arguments_end_the_start_with_one_line(kind: Kind) {
@@ -68,11 +81,14 @@ on_every_server! {
     }
 
     fn a_wrong_line_of_the_configuration_ends_the_start_with_one_line(kind: Kind) {
-        for (name, value) in [("lock.max-ttl", "0"), ("lock.default-ttl", "abc"), ("lock.max-ttl", "315360000001")] {
-            let log = Server::builder(kind).arg(name, value).try_start().expect_err("the start is refused");
-            assert_eq!(reasons(&log), ["a config lock.* has a value out of its range"], "{name} {value}:\n{log}");
-            // The server's own line in front of it names the config.
-            assert!(log.contains(name), "{log}");
+        for (name, value, bounds) in WRONG_LINES {
+            // The right lines around it, one of which says what is so anyway, are not blamed.
+            let others = [("lock.default-ttl", "30000"), ("lock.max-ttl", "70000"), ("lock.max-waiters", "5")];
+            let others = others.iter().filter(|(other, _)| other != name);
+            let server = others.fold(Server::builder(kind), |server, (other, value)| server.arg(other, value));
+            let log = server.arg(name, value).try_start().expect_err("the start is refused");
+            let expected = format!("{name} takes a number from {bounds} (a line of the configuration)");
+            assert_eq!(reasons(&log), [expected], "{name} {value}:\n{log}");
         }
     }
 
@@ -89,7 +105,7 @@ on_every_server! {
             assert!(refused.is_error(), "{refused:?}");
         }
         let_the_server_live(&mut client);
-        let expected: Vec<&str> = ["a config lock.* has a value out of its range"]
+        let expected: Vec<&str> = ["lock.max-ttl takes a number from 1 to 315360000000 (a line of the configuration)"]
             .into_iter()
             .chain(WRONG_ARGUMENTS.iter().map(|(_, reason)| *reason))
             .collect();

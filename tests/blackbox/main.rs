@@ -28,6 +28,7 @@ mod markdown;
 mod memory;
 mod metadata;
 mod metrics;
+mod options;
 mod pause;
 mod payload;
 mod promotion;

@@ -6,19 +6,28 @@ use std::time::Duration;
 use crate::harness::{cmd, eventually, grant, info, on_every_server, Client, Kind, Server};
 
 const SOON: Duration = Duration::from_secs(5);
-const LINES: [&str; 12] = [
+const LINES: [&str; 21] = [
+    "lock_deadlocks",
     "lock_evictions_undone",
     "lock_expires_undone",
     "lock_fence",
     "lock_granted",
+    "lock_grants_taken_back",
+    "lock_handed_over",
     "lock_held",
     "lock_late_releases_free",
     "lock_late_releases_taken",
     "lock_leases_ended",
+    "lock_polling",
     "lock_refused",
     "lock_released",
     "lock_repeated",
+    "lock_wait_ms_max",
+    "lock_wait_ms_sum",
+    "lock_waited",
     "lock_waiting",
+    "lock_waits_ended_empty",
+    "lock_withdrawn",
 ];
 
 type Lines = BTreeMap<String, i64>;

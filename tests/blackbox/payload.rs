@@ -212,7 +212,7 @@ on_every_server! {
         let mut client = server.client();
         let forge = Forge::new(&mut client);
         let mut newer = holder(7, LONG_MS, b"t", b"");
-        newer[0] = 2;
+        newer[0] = 3;
         refused(&mut client, forge.lock(&newer));
         assert!(server.log().contains("written by a newer version of this module"));
         let mut unknown = holder(7, LONG_MS, b"t", b"");

@@ -115,8 +115,8 @@ fn the_first_screen_has_what_a_newcomer_needs() {
 #[test]
 fn the_table_has_every_command_with_its_syntax() {
     let public = COMMANDS.iter().filter(|record| !record.name.starts_with("LOCK._"));
-    let expected: Vec<String> =
-        public.map(|record| syntax(record).replace("PX milliseconds", "PX ms").replace("EX seconds", "EX s")).collect();
+    let short = |record| syntax(record).replace("milliseconds", "ms").replace("seconds", "s");
+    let expected: Vec<String> = public.map(|record| short(record)).collect();
     assert_eq!(column(README, "Command ([reference]"), expected);
 }
 

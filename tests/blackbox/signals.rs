@@ -11,8 +11,12 @@ const SOON: Duration = Duration::from_secs(5);
 const QUIET: &[&[&str]] = &[
     &["LOCK.ACQUIRE", "k", "TOKEN", "b", "PX", "60000"],
     &["LOCK.ACQUIRE", "k"],
+    &["LOCK.ACQUIRE", "k", "TOKEN", "b", "SHARED"],
+    &["LOCK.ACQUIRE", "k", "TOKEN", "b", "LIMIT", "9", "HOLD", "h"],
     &["LOCK.RELEASE", "k", "b"],
+    &["LOCK.RELEASE", "k", "a", "HOLD", "h"],
     &["LOCK.EXTEND", "k", "b", "PX", "60000"],
+    &["LOCK.EXTEND", "k", "b", "FENCE", "9007199254740991"],
     &["LOCK.CHECK", "k", "a"],
     &["LOCK.CHECK", "k", "b"],
     &["LOCK.INFO", "k"],
@@ -27,16 +31,27 @@ const REFUSED: &[&[&str]] = &[
     &["LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", "0"],
     &["LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", "86400001"],
     &["LOCK.ACQUIRE", "k", "TOKEN", "a", "NX"],
-    &["LOCK.ACQUIRE", "k", "TOKEN", "a", "BLOCK", "0"],
+    &["LOCK.ACQUIRE", "k", "TOKEN", "a", "BLOCK", "-1"],
+    &["LOCK.ACQUIRE", "k", "TOKEN", "b", "POLL", "10001"],
+    &["LOCK.ACQUIRE", "k", "TOKEN", "b", "POLL", "10", "EPHEMERAL"],
+    &["LOCK.ACQUIRE", "k", "TOKEN", "a", "UPGRADE", "SHARED"],
+    &["LOCK.ACQUIRE", "k", "TOKEN", "a", "DOWNGRADE"],
+    &["LOCK.ACQUIRE", "k", "TOKEN", "b", "UPGRADE"],
+    &["LOCK.ACQUIRE", "free", "TOKEN", "a", "DOWNGRADE", "SHARED"],
+    &["LOCK.ACQUIRE", "free", "BLOCK", "0"],
+    &["LOCK.ACQUIRE", "free", "LIMIT", "0"],
+    &["EVAL", "return redis.call('LOCK.ACQUIRE', KEYS[1], 'TOKEN', 'a', 'EPHEMERAL')", "1", "free"],
     &["LOCK.ACQUIRE", "k", "TOKEN", ""],
     &["LOCK.ACQUIRE", "free", "a"],
     &["LOCK.ACQUIRE", "free", "PX", "-1"],
     &["LOCK.ACQUIRE", "data", "TOKEN", "a"],
     &["LOCK.RELEASE", "k", ""],
-    &["LOCK.RELEASE", "k", "a", "HOLD", "h"],
+    &["LOCK.RELEASE", "k", "a", "HOLD", ""],
     &["LOCK.RELEASE", "data", "a"],
     &["LOCK.EXTEND", "k", "a", "PX", "0"],
-    &["LOCK.EXTEND", "k", "a", "FENCE", "1"],
+    &["LOCK.EXTEND", "k", "a", "FENCE", "0"],
+    // More than a day ahead of the clock.
+    &["LOCK.EXTEND", "k", "a", "PX", "90000", "FENCE", "9007199254740991"],
     &["LOCK.EXTEND", "data", "a"],
     &["LOCK.CHECK", "data", "a"],
     &["LOCK.INFO", "data"],
@@ -50,6 +65,10 @@ const LEASE_ONLY: &[&[&str]] = &[
     &["LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", "70000"],
     &["LOCK.EXTEND", "k", "a", "PX", "80000"],
     &["LOCK.EXTEND", "k", "a"],
+    &["LOCK.EXTEND", "k", "a", "FENCE", "1"],
+    // A mode changes only if that is asked for, and a hold that is exclusive already needs no upgrade.
+    &["LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", "85000", "SHARED"],
+    &["LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", "86000", "UPGRADE"],
 ];
 
 /// A connection with the scene of the tables set: `k` held by `a` for 60 s, `data` a string.
@@ -169,7 +188,8 @@ on_every_server! {
     fn watch_sees_a_lease_end_that_nobody_touches(kind: Kind) {
         let server = Server::start(kind);
         let (mut client, mut watcher) = (server.client(), server.client());
-        grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 30));
+        // Long enough to be held still when it is watched, also on a busy machine.
+        grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 500));
         assert!(aborts(&mut watcher, &["k"], || {
             eventually(SOON, || match cmd!(client, "DBSIZE").int() {
                 0 => Ok(()),

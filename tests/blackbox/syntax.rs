@@ -1,13 +1,18 @@
 //! Wrong things people type, and what they are told: what is wrong, where, and how to put it right, never the value.
-//! And the right things in every order and case.
+//! And the right things in every order and case. The values of waiting and of the modes, and what goes together, are in
+//! `options`.
 
 use crate::harness::{cmd, grant, on_every_server, Client, Kind, Reply, Server};
 
 /// A command line and its error.
 type Wrong = (&'static [&'static str], &'static str);
 
-const ACQUIRE_OPTIONS: &str = "options are TOKEN token, PX ms, EX s and LABEL text";
-const EXTEND_OPTIONS: &str = "after the key and the token come PX ms or EX s";
+const ACQUIRE_OPTIONS: &str =
+    "options are TOKEN, PX, EX, BLOCK, POLL, SHARED, LIMIT, HOLD, UPGRADE, DOWNGRADE, EPHEMERAL, MAXHOLD and LABEL";
+const EXTEND_OPTIONS: &str = "after the key and the token come PX ms, EX s or FENCE floor";
+const RELEASE_OPTIONS: &str = "after the key and the token, without the word TOKEN, comes HOLD id";
+const NUMBERS: &str = "numbers need their word, as in PX ms, EX s or BLOCK ms, and tokens are given as TOKEN token";
+const NO_TOKEN: &str = "the token itself belongs here, not the word TOKEN";
 const NOT_INTEGER: &str = "is not an integer or out of range";
 
 const WRONG_ACQUIRES: &[Wrong] = &[
@@ -31,19 +36,16 @@ const WRONG_ACQUIRES: &[Wrong] = &[
     (&["LOCK.ACQUIRE", "k", "EX", "1", "PX", "9"], "ERR syntax error at argument 4: give PX or EX only once"),
 ];
 
-/// Options of later versions, and of SET.
+/// Options of other commands, and words that are almost one.
 const NO_OPTIONS: &[&[&str]] = &[
-    &["BLOCK", "0"],
-    &["POLL", "10"],
-    &["SHARED"],
-    &["LIMIT", "3"],
-    &["HOLD", "h"],
-    &["UPGRADE"],
-    &["DOWNGRADE"],
-    &["EPHEMERAL"],
-    &["MAXHOLD", "1000"],
-    &["FENCE", "7"],
     &["TIMEOUT", "5"],
+    &["WAIT", "5"],
+    &["BLOCKED", "0"],
+    &["BLOCK0"],
+    &["SHARE"],
+    &["UPGRADE\0"],
+    &["GRACE"],
+    &["MINHOLD", "1000"],
     &["KEEPTTL"],
     &["GET"],
     &["PXAT", "1"],
@@ -54,14 +56,59 @@ const NO_OPTIONS: &[&[&str]] = &[
     &["TOKEN\0", "a"],
 ];
 
-const WRONG_OTHERS: &[Wrong] = &[
-    (&["LOCK.EXTEND", "k", "a", "5000"], "ERR syntax error at argument 3: "),
-    (&["LOCK.EXTEND", "k", "TOKEN", "a"], "ERR syntax error at argument 3: "),
-    (&["LOCK.EXTEND", "k", "PX", "5000"], "ERR syntax error at argument 3: "),
-    (&["LOCK.EXTEND", "k", "a", "FENCE", "7"], "ERR syntax error at argument 3: "),
-    (&["LOCK.EXTEND", "k", "a", "NX"], "ERR syntax error at argument 3: "),
-    (&["LOCK.EXTEND", "k", "a", "XX"], "ERR syntax error at argument 3: "),
-    (&["LOCK.EXTEND", "k", "a", "PX", "9", "LABEL", "x"], "ERR syntax error at argument 5: "),
+/// Options of LOCK.ACQUIRE alone.
+const ACQUIRES_OWN: &[&[&str]] = &[
+    &["TOKEN", "b"],
+    &["BLOCK", "0"],
+    &["POLL", "10"],
+    &["SHARED"],
+    &["LIMIT", "3"],
+    &["UPGRADE"],
+    &["DOWNGRADE"],
+    &["EPHEMERAL"],
+    &["MAXHOLD", "1000"],
+    &["LABEL", "x"],
+];
+
+/// Lines on a lock `k` that `a` holds, with the position of what is wrong.
+const WRONG_EXTENDS: &[(&[&str], usize)] = &[
+    (&["LOCK.EXTEND", "k", "a", "5000"], 3),
+    (&["LOCK.EXTEND", "k", "token", "a"], 3),
+    (&["LOCK.EXTEND", "k", "PX", "5000"], 3),
+    (&["LOCK.EXTEND", "k", "a", "NX"], 3),
+    (&["LOCK.EXTEND", "k", "a", "XX"], 3),
+    (&["LOCK.EXTEND", "k", "a", "HOLD", "h"], 3),
+    (&["LOCK.EXTEND", "k", "a", "PX", "9", "LABEL", "x"], 5),
+    (&["LOCK.EXTEND", "k", "a", "FENCE", "9", "9"], 5),
+];
+
+const WRONG_RELEASES: &[(&[&str], usize)] = &[
+    (&["LOCK.RELEASE", "k", "token", "a"], 3),
+    (&["LOCK.RELEASE", "k", "a", "b"], 3),
+    (&["LOCK.RELEASE", "k", "a", "PX", "9"], 3),
+    (&["LOCK.RELEASE", "k", "a", "FENCE", "9"], 3),
+    (&["LOCK.RELEASE", "k", "a", "HOLD", "h", "LABEL", "x"], 5),
+];
+
+/// The word TOKEN where a token belongs, with its position.
+const TOKEN_WORDS: &[(&[&str], usize)] = &[
+    (&["LOCK.RELEASE", "k", "TOKEN"], 2),
+    (&["LOCK.RELEASE", "k", "TOKEN", "a"], 2),
+    (&["LOCK.RELEASE", "k", "TOKEN", "a", "HOLD", "h"], 2),
+    (&["LOCK.EXTEND", "k", "TOKEN"], 2),
+    (&["LOCK.EXTEND", "k", "TOKEN", "a", "PX", "9"], 2),
+    (&["LOCK.CHECK", "k", "TOKEN"], 2),
+    (&["LOCK.ACQUIRE", "k", "TOKEN", "TOKEN", "a"], 3),
+    (&["LOCK.ACQUIRE", "k", "PX", "9", "TOKEN", "TOKEN"], 5),
+];
+
+/// Numbers without a word, with their position.
+const BARE_NUMBERS: &[(&[&str], usize)] = &[
+    (&["LOCK.ACQUIRE", "k", "30000"], 2),
+    (&["LOCK.ACQUIRE", "k", "30000", "TOKEN", "a"], 2),
+    (&["LOCK.ACQUIRE", "k", "TOKEN", "a", "30000"], 4),
+    (&["LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", "9", "0"], 6),
+    (&["LOCK.ACQUIRE", "k", "TOKEN", "a", "SHARED", "-1"], 5),
 ];
 
 const WRONG_LEASES: &[&str] = &[
@@ -114,28 +161,57 @@ on_every_server! {
     fn options_that_do_not_exist_are_syntax_errors_in_every_place(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();
-        for option in NO_OPTIONS {
-            let first = [&["LOCK.ACQUIRE", "k"], *option, &["TOKEN", "a"]].concat();
+        // FENCE is of LOCK.EXTEND alone.
+        for option in [NO_OPTIONS, &[&["FENCE", "7"]]].concat() {
+            let first = [&["LOCK.ACQUIRE", "k"], option, &["TOKEN", "a"]].concat();
             assert_refused(&mut client, &first, "ERR syntax error at argument 2: tokens are given as TOKEN token");
-            let last = [&["LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", "60000"], *option].concat();
+            let last = [&["LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", "60000"], option].concat();
             assert_refused(&mut client, &last, &format!("ERR syntax error at argument 6: {ACQUIRE_OPTIONS}"));
-            let extend = [&["LOCK.EXTEND", "k", "a"], *option].concat();
+        }
+        for option in [NO_OPTIONS, ACQUIRES_OWN].concat() {
+            let extend = [&["LOCK.EXTEND", "k", "a"], option].concat();
             assert_refused(&mut client, &extend, &format!("ERR syntax error at argument 3: {EXTEND_OPTIONS}"));
+            let release = [&["LOCK.RELEASE", "k", "a"], option].concat();
+            assert_refused(&mut client, &release, &format!("ERR syntax error at argument 3: {RELEASE_OPTIONS}"));
         }
         assert_nothing_taken(&mut client);
     }
 
-    fn wrong_extends_and_their_fix(kind: Kind) {
+    fn numbers_without_a_word_and_the_word_without_a_token(kind: Kind) {
+        let server = Server::start(kind);
+        let mut client = server.client();
+        for (wrong, hint) in [(BARE_NUMBERS, NUMBERS), (TOKEN_WORDS, NO_TOKEN)] {
+            for (args, at) in wrong {
+                assert_refused(&mut client, args, &format!("ERR syntax error at argument {at}: {hint}"));
+            }
+        }
+        assert_nothing_taken(&mut client);
+        // The syntax typed as it stands is a lock, even if not a secret one.
+        grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "token"));
+        assert_eq!(cmd!(client, "LOCK.RELEASE", "k", "token").int(), 1);
+    }
+
+    fn wrong_extends_and_releases_and_their_fix(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();
         grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 60_000));
-        for (args, expected) in WRONG_OTHERS {
-            assert_refused(&mut client, args, &format!("{expected}{EXTEND_OPTIONS}"));
+        for (wrong, hint) in [(WRONG_EXTENDS, EXTEND_OPTIONS), (WRONG_RELEASES, RELEASE_OPTIONS)] {
+            for (args, at) in wrong {
+                assert_refused(&mut client, args, &format!("ERR syntax error at argument {at}: {hint}"));
+            }
         }
-        let bare = ["LOCK.EXTEND", "k", "a", "PX"];
-        assert_refused(&mut client, &bare, "ERR syntax error at argument 3: PX needs a value");
+        for option in ["PX", "EX", "FENCE"] {
+            let bare = ["LOCK.EXTEND", "k", "a", option];
+            assert_refused(&mut client, &bare, &format!("ERR syntax error at argument 3: {option} needs a value"));
+        }
+        let bare = ["LOCK.RELEASE", "k", "a", "HOLD"];
+        assert_refused(&mut client, &bare, "ERR syntax error at argument 3: HOLD needs a value");
         let twice = ["LOCK.EXTEND", "k", "a", "PX", "90000", "EX", "90"];
         assert_refused(&mut client, &twice, "ERR syntax error at argument 5: give PX or EX only once");
+        let twice = ["LOCK.EXTEND", "k", "a", "FENCE", "9", "PX", "90000", "FENCE", "9"];
+        assert_refused(&mut client, &twice, "ERR syntax error at argument 7: give FENCE only once");
+        let twice = ["LOCK.RELEASE", "k", "a", "HOLD", "h", "HOLD", "h"];
+        assert_refused(&mut client, &twice, "ERR syntax error at argument 5: give HOLD only once");
         assert!(cmd!(client, "LOCK.CHECK", "k", "a").int() <= 60_000);
     }
 
@@ -184,11 +260,14 @@ on_every_server! {
     fn an_options_value_may_look_like_an_option(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();
-        let granted = grant(&cmd!(client, "LOCK.ACQUIRE", "TOKEN", "TOKEN", "TOKEN", "LABEL", "PX", "PX", 60_000));
-        assert_eq!((&granted.token[..], granted.ttl), (&b"TOKEN"[..], 60_000));
-        assert_eq!(cmd!(client, "LOCK.EXTEND", "TOKEN", "TOKEN", "PX", 70_000).int(), 70_000);
+        let words = ["LOCK.ACQUIRE", "TOKEN", "TOKEN", "SHARED", "LABEL", "PX", "HOLD", "HOLD", "PX", "60000"];
+        let granted = grant(&client.cmd(&words));
+        assert_eq!((&granted.token[..], granted.ttl), (&b"SHARED"[..], 60_000));
+        assert_eq!(cmd!(client, "LOCK.EXTEND", "TOKEN", "SHARED", "PX", 70_000).int(), 70_000);
         let info = cmd!(client, "LOCK.INFO", "TOKEN");
+        assert_eq!(info.get("mode").text(), "exclusive");
         assert_eq!(info.get("holders").array()[0].get("label").bulk(), b"PX");
+        assert_eq!(cmd!(client, "LOCK.RELEASE", "TOKEN", "SHARED", "HOLD", "HOLD").int(), 1);
         grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "NX"));
         assert_eq!(cmd!(client, "LOCK.RELEASE", "k", "NX").int(), 1);
     }
@@ -196,8 +275,8 @@ on_every_server! {
     fn too_few_or_too_many_arguments_are_the_servers_own_error(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();
-        let wrong: [&[&str]; 12] = [
-            &["LOCK.ACQUIRE"], &["LOCK.RELEASE"], &["LOCK.RELEASE", "k"], &["LOCK.RELEASE", "k", "TOKEN", "a"],
+        let wrong: [&[&str]; 11] = [
+            &["LOCK.ACQUIRE"], &["LOCK.RELEASE"], &["LOCK.RELEASE", "k"],
             &["LOCK.EXTEND"], &["LOCK.EXTEND", "k"], &["LOCK.CHECK", "k"], &["LOCK.CHECK", "k", "TOKEN", "a"],
             &["LOCK.INFO"], &["LOCK.INFO", "k", "k2"], &["LOCK._SET", "k"], &["LOCK._SET", "k", "a", "b"],
         ];
@@ -222,8 +301,13 @@ on_every_server! {
         let secret = "s3cr3t";
         let long = secret.repeat(30);
         cmd!(client, "SET", "data", "x").ok();
-        let wrong: [&[&str]; 16] = [
+        let wrong: [&[&str]; 23] = [
             &["LOCK.ACQUIRE", "k", secret],
+            &["LOCK.ACQUIRE", "k", "TOKEN", secret, "BLOCK", secret],
+            &["LOCK.ACQUIRE", "k", "TOKEN", secret, "LIMIT", secret],
+            &["LOCK.ACQUIRE", "k", "TOKEN", secret, "HOLD", &long],
+            &["LOCK.ACQUIRE", "k", "TOKEN", secret, "DOWNGRADE"],
+            &["LOCK.ACQUIRE", "k", "TOKEN", secret, "UPGRADE"],
             &["LOCK.ACQUIRE", "k", "PX", secret],
             &["LOCK.ACQUIRE", "k", "TOKEN", &long],
             &["LOCK.ACQUIRE", "k", "LABEL", &long],
@@ -232,6 +316,8 @@ on_every_server! {
             &["LOCK.ACQUIRE", "data", "TOKEN", secret],
             &["LOCK.RELEASE", "k", &long],
             &["LOCK.RELEASE", "data", secret],
+            &["LOCK.RELEASE", "k", secret, secret],
+            &["LOCK.EXTEND", "k", secret, "FENCE", secret],
             &["LOCK.EXTEND", "k", &long],
             &["LOCK.EXTEND", "k", "TOKEN", secret],
             &["LOCK.EXTEND", "k", "PX", secret],
@@ -257,8 +343,10 @@ on_every_server! {
         cmd!(client, "XADD", "stream", "*", "a", 1).text();
         let before = cmd!(client, "DEBUG", "DIGEST").text();
         for key in ["string", "with-ttl", "list", "hash", "set", "stream"] {
-            let wrong: [&[&str]; 7] = [
+            let wrong: [&[&str]; 11] = [
                 &["LOCK.ACQUIRE", key], &["LOCK.ACQUIRE", key, "TOKEN", "a"], &["LOCK.RELEASE", key, "a"],
+                &["LOCK.ACQUIRE", key, "TOKEN", "a", "BLOCK", "0"], &["LOCK.ACQUIRE", key, "TOKEN", "a", "POLL", "9"],
+                &["LOCK.ACQUIRE", key, "TOKEN", "a", "SHARED"], &["LOCK.RELEASE", key, "a", "HOLD", "h"],
                 &["LOCK.EXTEND", key, "a"], &["LOCK.EXTEND", key, "a", "PX", "9"], &["LOCK.CHECK", key, "a"],
                 &["LOCK.INFO", key],
             ];
