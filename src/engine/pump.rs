@@ -31,7 +31,9 @@ pub fn arm_at_once(context: &Context) {
 
 /// One run.
 pub fn run(context: &Context) {
-    hooks::bury();
+    if hooks::bury() {
+        arm_at_once(context);
+    }
     if !with(|state| state.table.is_serving()) {
         return;
     }
