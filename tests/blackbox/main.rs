@@ -7,6 +7,7 @@
 
 mod clock;
 mod cluster;
+mod crash;
 mod eviction;
 mod expire;
 mod harness;
