@@ -17,21 +17,27 @@ use std::sync::{Mutex, PoisonError};
 /// A step of the wall clock below this is the clock being disciplined, in us: timers are late by no more than it.
 const WALL_STEP_MICROS: u64 = 1_000;
 
+/// Locks dropped in one go, so that a FLUSHALL ASYNC of a million costs no pause after all.
+const BURIED_A_RUN: usize = 1024;
+
 /// Handles of values the server freed, maybe on another thread, until the main thread comes by.
 static FREED: Mutex<Vec<Handle>> = Mutex::new(Vec::new());
 static FREED_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Drops the locks whose values were freed since the last call.
-pub fn bury() {
+/// Drops locks whose values were freed since the last call. Whether some are left for the next.
+pub fn bury() -> bool {
     if FREED_COUNT.load(Ordering::Acquire) == 0 {
-        return;
+        return false;
     }
-    let freed = {
-        let mut freed = FREED.lock().unwrap_or_else(PoisonError::into_inner);
-        FREED_COUNT.store(0, Ordering::Release);
-        std::mem::take(&mut *freed)
+    let (freed, left) = {
+        let mut all = FREED.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = all.len().saturating_sub(BURIED_A_RUN);
+        let freed = if left == 0 { std::mem::take(&mut *all) } else { all.split_off(left) };
+        FREED_COUNT.store(left, Ordering::Release);
+        (freed, left)
     };
     with(|state| freed.into_iter().for_each(|handle| state.table.freed(handle)));
+    left > 0
 }
 
 /// Subscribes to keyspace notifications when the first lock comes: a server that never uses one pays nothing.
@@ -165,7 +171,9 @@ impl Hooks for Engine {
     }
 
     fn cron(context: &Context) {
-        bury();
+        if bury() {
+            pump::arm_at_once(context);
+        }
         let lead = clock::wall_lead_micros();
         let before = with(|state| std::mem::replace(&mut state.wall_lead_micros, lead));
         if lead.abs_diff(before) > WALL_STEP_MICROS {

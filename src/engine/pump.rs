@@ -109,7 +109,9 @@ pub fn arrived(context: &Context, handle: Handle) {
 
 /// One run.
 pub fn run(context: &Context) {
-    hooks::bury();
+    if hooks::bury() {
+        arm_at_once(context);
+    }
     if !with(|state| state.table.is_serving()) {
         return;
     }

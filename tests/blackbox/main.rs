@@ -12,6 +12,7 @@ mod check;
 mod clock;
 mod cluster;
 mod config;
+mod crash;
 mod docs;
 mod events;
 mod eviction;
