@@ -15,6 +15,10 @@ impl<'a> Args<'a> {
     /// # Safety
     /// `argv` must point to `argc` strings that live for `'a`.
     pub(super) unsafe fn new(argv: *mut *mut RedisModuleString, argc: c_int) -> Self {
+        // A module that is loaded without arguments gets a null vector.
+        if argv.is_null() {
+            return Self(&[]);
+        }
         // SAFETY: promised by the caller.
         Self(unsafe { from_raw_parts(argv, usize::try_from(argc).unwrap_or(0)) })
     }
