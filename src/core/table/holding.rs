@@ -191,7 +191,7 @@ impl Table {
         self.locks.get(handle).map_or(0, |lock| self.ms_left(lock, now))
     }
 
-    fn held_by(&self, site: Site<'_>, token: Token<'_>, now: Instant) -> Option<Handle> {
+    pub(super) fn held_by(&self, site: Site<'_>, token: Token<'_>, now: Instant) -> Option<Handle> {
         let lock = self.locks.get(site.lock?)?;
         site.lock.filter(|_| lock.token() == token.bytes() && self.ms_left(lock, now) > 0)
     }

@@ -3,11 +3,13 @@
 //!
 //! * this file: the table, its clock rules, and how locks come in and go out
 //! * [`holding`]: acquire, extend, release, check
+//! * [`guard`]: whether a guarded command may run
 //! * [`waiting`]: joining a line, hand-over, the end of a wait
 //! * [`deadlock`]: whether a wait would never end
 //! * [`keyspace`]: what the server's own commands (RENAME, FLUSHALL, eviction) do to locks
 
 mod deadlock;
+mod guard;
 mod holding;
 mod keyspace;
 mod waiting;
@@ -120,6 +122,8 @@ pub struct Counts {
     pub wait_ms_sum: u64,
     /// Longest wait until a grant, in ms.
     pub wait_ms_max: u64,
+    /// Guarded commands that did not run because the token did not hold the lock.
+    pub guard_refused: u64,
     /// EXPIREs on lock keys that were taken back.
     pub expires_undone: u64,
     /// Evicted locks that were put back.
