@@ -3,6 +3,7 @@
 
 use crate::core::codec::Corrupt;
 use crate::engine::Denied;
+use crate::server::call::NotRun;
 use std::ffi::CString;
 
 /// Why a command failed. Nothing changed.
@@ -93,10 +94,72 @@ pub enum Failure {
     Refused(Box<str>),
     /// No fence is left below 2^53.
     FencesUsedUp,
+    /// The token does not hold the lock, so the guarded command did not run.
+    NotHeld,
+    /// A command that is not run under a guard, whoever holds the lock.
+    Unguardable(Unguardable),
+    /// The keys of a guard and its command are in different cluster slots.
+    CrossSlot,
+    /// The guarded command did not run.
+    NotRun(NotRun),
     /// The internal command, sent by a client.
     Internal,
     /// The internal command, with bytes that are not a lock.
     Corrupt(Corrupt),
+}
+
+/// Why a command is not run under a guard.
+#[derive(Clone, Copy, Debug)]
+pub enum Unguardable {
+    /// The server has no such command.
+    Unknown {
+        /// Position of its name.
+        at: usize,
+    },
+    /// It has too few arguments, or too many.
+    Arity,
+    /// It has no keys.
+    NoKeys,
+    /// A guard in a guard.
+    Nested,
+    /// Another command of this module.
+    Lock,
+    /// A command of another module.
+    Module,
+    /// The server forbids it in scripts.
+    NotInScripts,
+    /// The server does not say whose command it is.
+    Untold,
+}
+
+impl Unguardable {
+    fn text(self) -> String {
+        let text = match self {
+            Self::Unknown { at } => {
+                return format!("ERR unknown command at argument {at}: LOCK.GUARD takes key, token, then the command");
+            }
+            Self::Arity => "ERR wrong number of arguments for the guarded command",
+            Self::NoKeys => "ERR the guarded command names no keys: only commands on keys can be guarded",
+            Self::Nested => "ERR LOCK.GUARD does not nest: guard each command by itself",
+            Self::Lock => "ERR LOCK.GUARD runs no LOCK commands: send them by themselves",
+            Self::Module => "ERR LOCK.GUARD runs no commands of other modules, only the server's own",
+            Self::NotInScripts => "ERR LOCK.GUARD cannot run this command: the server forbids it in scripts",
+            Self::Untold => "ERR LOCK.GUARD needs the server's COMMAND, which is renamed or disabled here",
+        };
+        text.to_owned()
+    }
+}
+
+impl From<Unguardable> for Failure {
+    fn from(unguardable: Unguardable) -> Self {
+        Self::Unguardable(unguardable)
+    }
+}
+
+impl From<NotRun> for Failure {
+    fn from(not_run: NotRun) -> Self {
+        Self::NotRun(not_run)
+    }
 }
 
 impl From<Denied> for Failure {
@@ -140,6 +203,14 @@ impl Failure {
             Self::LostBeforeReply => "TRYAGAIN the lock was granted and ended before this reply".to_owned(),
             Self::Refused(reason) => reason.to_string(),
             Self::FencesUsedUp => "ERR all fences below 2^53 are used up".to_owned(),
+            Self::NotHeld => "NOTHELD this token does not hold the lock: the command was not run".to_owned(),
+            Self::Unguardable(unguardable) => unguardable.text(),
+            Self::CrossSlot => "CROSSSLOT Keys in request don't hash to the same slot".to_owned(),
+            Self::NotRun(NotRun::NoPermission) => {
+                "NOPERM this user may not run the guarded command, or not on these keys".to_owned()
+            }
+            Self::NotRun(NotRun::NotOurs) => Self::SlotGone.text(),
+            Self::NotRun(NotRun::NoReply) => "ERR the server refused to run the guarded command".to_owned(),
             Self::Internal => {
                 "ERR this command is internal: only a primary or the append-only file sends it".to_owned()
             }
@@ -177,6 +248,19 @@ mod tests {
             Failure::LostBeforeReply,
             Failure::Refused("NOREPLICAS not enough".into()),
             Failure::FencesUsedUp,
+            Failure::NotHeld,
+            Failure::Unguardable(Unguardable::Unknown { at: 3 }),
+            Failure::Unguardable(Unguardable::Arity),
+            Failure::Unguardable(Unguardable::NoKeys),
+            Failure::Unguardable(Unguardable::Nested),
+            Failure::Unguardable(Unguardable::Lock),
+            Failure::Unguardable(Unguardable::Module),
+            Failure::Unguardable(Unguardable::NotInScripts),
+            Failure::Unguardable(Unguardable::Untold),
+            Failure::CrossSlot,
+            Failure::NotRun(NotRun::NoPermission),
+            Failure::NotRun(NotRun::NotOurs),
+            Failure::NotRun(NotRun::NoReply),
             Failure::Internal,
             Failure::Corrupt(Corrupt::Newer),
         ];

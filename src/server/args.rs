@@ -34,6 +34,16 @@ impl<'a> Args<'a> {
         self.0.get(position).map(|&string| unsafe { bytes_of(string) })
     }
 
+    /// The arguments from this position on.
+    pub fn from(self, position: usize) -> Self {
+        Self(self.0.get(position..).unwrap_or_default())
+    }
+
+    /// The arguments as the server takes them: a vector of its strings and their number.
+    pub(super) fn as_argv(self) -> (*mut *mut RedisModuleString, c_int) {
+        (self.0.as_ptr().cast_mut(), self.0.len() as c_int)
+    }
+
     /// The argument as the server's own string, to hand it back to the server.
     pub(super) fn raw(self, position: usize) -> Option<*mut RedisModuleString> {
         self.0.get(position).copied()
