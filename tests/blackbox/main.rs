@@ -5,5 +5,7 @@
 // Tests assert by panicking, and only a process owner may send signals and ask for a parent-death signal.
 #![allow(unsafe_code, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
+mod guard;
+mod guard_refused;
 mod harness;
 mod smoke;
