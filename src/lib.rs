@@ -1,5 +1,5 @@
 //! Locks that live in the server: a module for Redis >= 7.0 and Valkey >= 7.2 with the commands `LOCK.ACQUIRE`,
-//! `LOCK.RELEASE`, `LOCK.EXTEND`, `LOCK.CHECK` and `LOCK.INFO`.
+//! `LOCK.RELEASE`, `LOCK.EXTEND`, `LOCK.CHECK`, `LOCK.GUARD` and `LOCK.INFO`.
 //!
 //! * [`core`]: the lock itself; no Redis, no clock, no `unsafe`
 //! * `command`: one file a command: record, parse, ask core, apply, reply

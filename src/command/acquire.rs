@@ -93,7 +93,7 @@ impl Answers for LockAcquire {
                 }
                 Answer::Empty => context.reply_null_array(),
                 Answer::Superseded => return Err(Failure::Superseded),
-                Answer::NotHeld => return Err(Failure::NotHeld),
+                Answer::NotHeld => return Err(Failure::NothingToTurn),
                 Answer::NotALock => return Err(Failure::WrongType),
                 Answer::SlotGone => return Err(Failure::SlotGone),
                 Answer::Demoted => return Err(Failure::Demoted),
@@ -241,7 +241,7 @@ fn apply(context: &Context, args: Args<'_>, request: Request<'_>) -> Result<(), 
             }
         }
         Acquired::HeldShared => return Err(Failure::HeldShared),
-        Acquired::NotHeld => return Err(Failure::NotHeld),
+        Acquired::NotHeld => return Err(Failure::NothingToTurn),
         Acquired::TooManyHolds => return Err(Failure::TooManyHolds),
         Acquired::Deadlock => return Err(Failure::Deadlock),
         Acquired::TooMany => return Err(Failure::TooManyWaiters),

@@ -3,6 +3,7 @@
 
 use crate::core::codec::Corrupt;
 use crate::engine::Denied;
+use crate::server::call::NotRun;
 use std::ffi::CString;
 
 /// Why a command failed. Nothing changed.
@@ -102,7 +103,7 @@ pub enum Failure {
     /// The token shares the lock and asked for it alone without UPGRADE.
     HeldShared,
     /// The token does not hold the lock whose mode it wants to change.
-    NotHeld,
+    NothingToTurn,
     /// The token has as many holds of the lock as it may.
     TooManyHolds,
     /// A floor above H and more than a day ahead of the clock.
@@ -123,10 +124,72 @@ pub enum Failure {
     Refused(Box<str>),
     /// No fence is left below 2^53.
     FencesUsedUp,
+    /// The token does not hold the lock, so the guarded command did not run.
+    NotHeld,
+    /// A command that is not run under a guard, whoever holds the lock.
+    Unguardable(Unguardable),
+    /// The keys of a guard and its command are in different cluster slots.
+    CrossSlot,
+    /// The guarded command did not run.
+    NotRun(NotRun),
     /// The internal command, sent by a client.
     Internal,
     /// The internal command, with bytes that are not a lock.
     Corrupt(Corrupt),
+}
+
+/// Why a command is not run under a guard.
+#[derive(Clone, Copy, Debug)]
+pub enum Unguardable {
+    /// The server has no such command.
+    Unknown {
+        /// Position of its name.
+        at: usize,
+    },
+    /// It has too few arguments, or too many.
+    Arity,
+    /// It has no keys.
+    NoKeys,
+    /// A guard in a guard.
+    Nested,
+    /// Another command of this module.
+    Lock,
+    /// A command of another module.
+    Module,
+    /// The server forbids it in scripts.
+    NotInScripts,
+    /// The server does not say whose command it is.
+    Untold,
+}
+
+impl Unguardable {
+    fn text(self) -> String {
+        let text = match self {
+            Self::Unknown { at } => {
+                return format!("ERR unknown command at argument {at}: LOCK.GUARD takes key, token, then the command");
+            }
+            Self::Arity => "ERR wrong number of arguments for the guarded command",
+            Self::NoKeys => "ERR the guarded command names no keys: only commands on keys can be guarded",
+            Self::Nested => "ERR LOCK.GUARD does not nest: guard each command by itself",
+            Self::Lock => "ERR LOCK.GUARD runs no LOCK commands: send them by themselves",
+            Self::Module => "ERR LOCK.GUARD runs no commands of other modules, only the server's own",
+            Self::NotInScripts => "ERR LOCK.GUARD cannot run this command: the server forbids it in scripts",
+            Self::Untold => "ERR LOCK.GUARD needs the server's COMMAND, which is renamed or disabled here",
+        };
+        text.to_owned()
+    }
+}
+
+impl From<Unguardable> for Failure {
+    fn from(unguardable: Unguardable) -> Self {
+        Self::Unguardable(unguardable)
+    }
+}
+
+impl From<NotRun> for Failure {
+    fn from(not_run: NotRun) -> Self {
+        Self::NotRun(not_run)
+    }
 }
 
 impl From<Denied> for Failure {
@@ -179,7 +242,7 @@ impl Failure {
                 "ERR EPHEMERAL needs a connection: scripts and modules have none".to_owned()
             }
             Self::HeldShared => "ERR this token shares the lock: add UPGRADE to have it alone".to_owned(),
-            Self::NotHeld => "NOTHELD this token does not hold the lock: acquire it first".to_owned(),
+            Self::NothingToTurn => "NOTHELD this token does not hold the lock: acquire it first".to_owned(),
             Self::TooManyHolds => "ERR a token may have at most 1000 holds of one lock".to_owned(),
             Self::FloorAhead => "ERR the floor is more than a day ahead of the clock".to_owned(),
             Self::Deadlock => "DEADLOCK this wait would never end: release a lock of this token first".to_owned(),
@@ -190,6 +253,14 @@ impl Failure {
             Self::LostBeforeReply => "TRYAGAIN the lock was granted and ended before this reply".to_owned(),
             Self::Refused(reason) => reason.to_string(),
             Self::FencesUsedUp => "ERR all fences below 2^53 are used up".to_owned(),
+            Self::NotHeld => "NOTHELD this token does not hold the lock: the command was not run".to_owned(),
+            Self::Unguardable(unguardable) => unguardable.text(),
+            Self::CrossSlot => "CROSSSLOT Keys in request don't hash to the same slot".to_owned(),
+            Self::NotRun(NotRun::NoPermission) => {
+                "NOPERM this user may not run the guarded command, or not on these keys".to_owned()
+            }
+            Self::NotRun(NotRun::NotOurs) => Self::SlotGone.text(),
+            Self::NotRun(NotRun::NoReply) => "ERR the server refused to run the guarded command".to_owned(),
             Self::Internal => {
                 "ERR this command is internal: only a primary or the append-only file sends it".to_owned()
             }
@@ -228,7 +299,7 @@ mod tests {
             Failure::EphemeralPoll,
             Failure::EphemeralWithoutConnection,
             Failure::HeldShared,
-            Failure::NotHeld,
+            Failure::NothingToTurn,
             Failure::TooManyHolds,
             Failure::FloorAhead,
             Failure::Deadlock,
@@ -239,6 +310,19 @@ mod tests {
             Failure::LostBeforeReply,
             Failure::Refused("NOREPLICAS not enough".into()),
             Failure::FencesUsedUp,
+            Failure::NotHeld,
+            Failure::Unguardable(Unguardable::Unknown { at: 3 }),
+            Failure::Unguardable(Unguardable::Arity),
+            Failure::Unguardable(Unguardable::NoKeys),
+            Failure::Unguardable(Unguardable::Nested),
+            Failure::Unguardable(Unguardable::Lock),
+            Failure::Unguardable(Unguardable::Module),
+            Failure::Unguardable(Unguardable::NotInScripts),
+            Failure::Unguardable(Unguardable::Untold),
+            Failure::CrossSlot,
+            Failure::NotRun(NotRun::NoPermission),
+            Failure::NotRun(NotRun::NotOurs),
+            Failure::NotRun(NotRun::NoReply),
             Failure::Internal,
             Failure::Corrupt(Corrupt::Newer),
         ];

@@ -5,6 +5,7 @@ pub mod acquire;
 pub mod check;
 pub mod extend;
 pub mod failure;
+pub mod guard;
 pub mod info;
 mod options;
 pub mod release;
@@ -39,6 +40,7 @@ commands!(
     release::LockRelease,
     extend::LockExtend,
     check::LockCheck,
+    guard::LockGuard,
     info::LockInfo,
     set::LockSet,
 );

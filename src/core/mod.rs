@@ -7,6 +7,7 @@
 //! * [`hold`]: one token's hold. [`crowd`]: the holders of a shared lock. [`lock`]: a held lock
 //! * [`line`]: who waits for which lock, in order
 //! * [`table`]: all held locks, and what the commands do to them
+//! * [`slot`]: the cluster slot of a key
 //! * [`codec`]: the bytes of a lock in RDB, AOF and the replication stream
 
 #![forbid(unsafe_code)]
@@ -19,5 +20,6 @@ pub mod line;
 pub mod lock;
 pub mod name;
 pub mod slab;
+pub mod slot;
 pub mod table;
 pub mod time;

@@ -27,6 +27,7 @@ pub fn write(writer: &mut InfoWriter) {
         ("withdrawn", counts.withdrawn),
         ("deadlocks", counts.deadlocks),
         ("grants_taken_back", counts.taken_back),
+        ("guard_refused", counts.guard_refused),
         ("wait_ms_sum", counts.wait_ms_sum),
         ("wait_ms_max", counts.wait_ms_max),
         ("expires_undone", counts.expires_undone),

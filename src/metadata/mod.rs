@@ -57,6 +57,8 @@ pub enum ArgKind {
     Key,
     /// Bytes.
     Text,
+    /// Bytes, as often as there are.
+    Texts,
     /// A number.
     Integer,
     /// The word alone.

@@ -15,6 +15,10 @@ impl<'a> Args<'a> {
     /// # Safety
     /// `argv` must point to `argc` strings that live for `'a`.
     pub(super) unsafe fn new(argv: *mut *mut RedisModuleString, argc: c_int) -> Self {
+        // A module that is loaded without arguments gets a null vector.
+        if argv.is_null() {
+            return Self(&[]);
+        }
         // SAFETY: promised by the caller.
         Self(unsafe { from_raw_parts(argv, usize::try_from(argc).unwrap_or(0)) })
     }
@@ -28,6 +32,16 @@ impl<'a> Args<'a> {
     pub fn get(self, position: usize) -> Option<&'a [u8]> {
         // SAFETY: the strings live for `'a`, by the promise made to `new`.
         self.0.get(position).map(|&string| unsafe { bytes_of(string) })
+    }
+
+    /// The arguments from this position on.
+    pub fn from(self, position: usize) -> Self {
+        Self(self.0.get(position..).unwrap_or_default())
+    }
+
+    /// The arguments as the server takes them: a vector of its strings and their number.
+    pub(super) fn as_argv(self) -> (*mut *mut RedisModuleString, c_int) {
+        (self.0.as_ptr().cast_mut(), self.0.len() as c_int)
     }
 
     /// The argument as the server's own string, to hand it back to the server.

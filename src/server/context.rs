@@ -368,6 +368,18 @@ impl Context {
         unsafe { api!(RedisModule_ReplyWithStringBuffer)(self.raw, bytes.as_ptr().cast(), bytes.len()) };
     }
 
+    /// Replies what the server replied to an inner command.
+    ///
+    /// # Safety
+    /// The reply must be valid.
+    pub(super) unsafe fn reply_with(&self, reply: *mut raw::RedisModuleCallReply) {
+        self.replied.set(true);
+        // SAFETY: context and reply are valid.
+        if unsafe { api!(RedisModule_ReplyWithCallReply)(self.raw, reply) } != raw::REDISMODULE_OK as c_int {
+            self.reply_error(c"ERR the guarded command ran, but its reply does not fit this connection's protocol");
+        }
+    }
+
     /// Replies with `+OK`.
     pub fn reply_ok(&self) {
         self.replied.set(true);

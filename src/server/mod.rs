@@ -4,6 +4,7 @@
 //! * [`start`]: OnLoad. [`register`]: commands. [`settings`]: configs. [`info`]: INFO sections
 //! * [`context`], [`args`], [`key`]: what a command works with
 //! * [`blocked`]: connections that wait for their reply
+//! * [`call`], [`key_request`]: a command of the server inside one of the module, and its keys
 //! * [`value`]: the data type. [`events`]: server events and keyspace notifications. [`timer`]: the pump
 //! * `valkey`: what only Valkey has
 //! * [`clock`], [`log`], [`cell`], [`alloc`]: one small thing each
@@ -16,12 +17,14 @@
 pub mod alloc;
 pub mod args;
 pub mod blocked;
+pub mod call;
 pub mod cell;
 pub mod clock;
 pub mod context;
 pub mod events;
 pub mod info;
 pub mod key;
+pub mod key_request;
 pub mod log;
 pub mod register;
 pub mod settings;

@@ -3,7 +3,7 @@
 
 use super::args::Args;
 use super::context::Context;
-use super::register::{self, Command};
+use super::register::{self, Abilities, Command};
 use super::settings::{self, Setting};
 use super::{api, events, info, log, valkey, value, Hooks};
 use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
@@ -30,7 +30,7 @@ pub struct Module {
 /// Registers commands during OnLoad.
 pub struct Registrar {
     ctx: *mut RedisModuleCtx,
-    own_category: bool,
+    abilities: Abilities,
 }
 
 impl Registrar {
@@ -40,7 +40,7 @@ impl Registrar {
     /// In words: what the server refused.
     pub fn add<C: Command>(&mut self) -> Result<(), String> {
         // SAFETY: a registrar exists only during OnLoad, with its context.
-        unsafe { register::command::<C>(self.ctx, self.own_category) }
+        unsafe { register::command::<C>(self.ctx, self.abilities) }
     }
 }
 
@@ -101,8 +101,8 @@ unsafe fn register_all<H: Hooks>(
         if !value::create::<H>(ctx) {
             return Err("the server refused the data type".to_owned());
         }
-        let own_category = register::own_category(ctx);
-        (module.commands)(&mut Registrar { ctx, own_category })?;
+        let abilities = Abilities::of(ctx);
+        (module.commands)(&mut Registrar { ctx, abilities })?;
         if !info::register::<H>(ctx) {
             return Err("the server refused the INFO section".to_owned());
         }
@@ -139,6 +139,8 @@ needed_functions!(
     RedisModule_AvoidReplicaTraffic,
     RedisModule_BlockClient,
     RedisModule_Call,
+    RedisModule_CallReplyArrayElement,
+    RedisModule_CallReplyLength,
     RedisModule_CallReplyStringPtr,
     RedisModule_CallReplyType,
     RedisModule_CloseKey,
@@ -159,6 +161,7 @@ needed_functions!(
     RedisModule_GetClientId,
     RedisModule_GetClientInfoById,
     RedisModule_GetCommand,
+    RedisModule_GetCommandKeysWithFlags,
     RedisModule_GetContextFlags,
     RedisModule_GetContextFromIO,
     RedisModule_GetDbIdFromIO,
@@ -171,6 +174,8 @@ needed_functions!(
     RedisModule_InfoAddFieldLongLong,
     RedisModule_InfoAddSection,
     RedisModule_IsIOError,
+    RedisModule_IsKeysPositionRequest,
+    RedisModule_KeyAtPosWithFlags,
     RedisModule_KeyType,
     RedisModule_LoadConfigs,
     RedisModule_LoadStringBuffer,
@@ -186,6 +191,7 @@ needed_functions!(
     RedisModule_Replicate,
     RedisModule_ReplicateVerbatim,
     RedisModule_ReplyWithArray,
+    RedisModule_ReplyWithCallReply,
     RedisModule_ReplyWithError,
     RedisModule_ReplyWithLongLong,
     RedisModule_ReplyWithMap,

@@ -42,8 +42,14 @@ pub(super) fn must_obey_client(ctx: *mut RedisModuleCtx) -> bool {
 
 /// The options only Valkey knows: the same bits may come to mean something else elsewhere.
 pub(super) fn options(context: &Context) -> u32 {
-    match context.server_info(c"server", c"server_name").as_deref() {
-        Some("valkey") => OPTION_HANDLE_ATOMIC_SLOT_MIGRATION,
-        _ => 0,
+    if is_valkey(context) {
+        OPTION_HANDLE_ATOMIC_SLOT_MIGRATION
+    } else {
+        0
     }
+}
+
+/// Whether the server is Valkey. The version alone does not say: it looks like one of Redis.
+pub(super) fn is_valkey(context: &Context) -> bool {
+    context.server_info(c"server", c"server_name").as_deref() == Some("valkey")
 }

@@ -18,6 +18,8 @@ mod events;
 mod eviction;
 mod expire;
 mod extend;
+mod guard;
+mod guard_refused;
 mod harness;
 mod info_command;
 mod keyspace;

@@ -58,7 +58,7 @@ fn assert_argument(shown: &Reply, arg: &Arg) {
     assert_eq!(shown.get("name").text(), arg.name, "{shown:?}");
     let kind = match arg.kind {
         ArgKind::Key => "key",
-        ArgKind::Text => "string",
+        ArgKind::Text | ArgKind::Texts => "string",
         ArgKind::Integer => "integer",
         ArgKind::Flag => "pure-token",
         ArgKind::OneOf(_) => "oneof",
@@ -67,7 +67,9 @@ fn assert_argument(shown: &Reply, arg: &Arg) {
     assert_eq!(shown.find("token").map(Reply::text).as_deref(), arg.token, "{shown:?}");
     let flags = shown.find("flags").map(names).unwrap_or_default();
     assert_eq!(flags.contains("optional"), arg.optional, "{shown:?}");
-    assert_eq!(flags.len(), usize::from(arg.optional), "{shown:?}");
+    let multiple = matches!(arg.kind, ArgKind::Texts);
+    assert_eq!(flags.contains("multiple"), multiple, "{shown:?}");
+    assert_eq!(flags.len(), usize::from(arg.optional) + usize::from(multiple), "{shown:?}");
     let is_key = matches!(arg.kind, ArgKind::Key);
     assert_eq!(shown.find("key_spec_index").map(Reply::int), is_key.then_some(0), "{shown:?}");
     let inner: &[Arg] = if let ArgKind::OneOf(choices) = arg.kind { choices } else { &[] };

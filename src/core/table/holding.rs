@@ -346,7 +346,7 @@ impl Table {
         hold.map_or(0, |hold| self.ms_left(hold, now))
     }
 
-    fn held_by(&self, site: Site<'_>, token: Token<'_>, now: Instant) -> Option<(Handle, &Hold)> {
+    pub(super) fn held_by(&self, site: Site<'_>, token: Token<'_>, now: Instant) -> Option<(Handle, &Hold)> {
         let handle = site.lock?;
         let hold = self.locks.get(handle)?.hold(token.bytes())?;
         (self.ms_left(hold, now) > 0).then_some((handle, hold))

@@ -8,12 +8,14 @@
 //! * [`serving`]: ending holds, and giving the lock to the next in line
 //! * [`waiting`]: joining a line, the end of a wait
 //! * [`bound`]: holds that end with their connection
+//! * [`guard`]: whether a guarded command may run
 //! * [`deadlock`]: whether a wait would never end
 //! * [`legacy`]: locks of other libraries
 //! * [`keyspace`]: what the server's own commands (RENAME, FLUSHALL, eviction) do to locks
 
 mod bound;
 mod deadlock;
+mod guard;
 mod holding;
 mod keyspace;
 mod legacy;
@@ -159,6 +161,8 @@ pub struct Counts {
     pub wait_ms_sum: u64,
     /// Longest wait until a grant, in ms.
     pub wait_ms_max: u64,
+    /// Guarded commands that did not run because the token did not hold the lock.
+    pub guard_refused: u64,
     /// EXPIREs on lock keys that were taken back.
     pub expires_undone: u64,
     /// Evicted locks that were put back.
