@@ -12,6 +12,7 @@ use crate::readme::README;
 use crate::transcript::{self, words};
 
 const REFERENCE: &str = include_str!("../../docs/commands.md");
+const WAITING: &str = include_str!("../../docs/waiting.md");
 const INTERNALS: &str = include_str!("../../docs/internals.md");
 const FAILURES: &str = include_str!("../../src/command/failure.rs");
 
@@ -42,13 +43,15 @@ fn public() -> impl Iterator<Item = &'static &'static Record> {
 on_every_server! {
     fn every_session_is_what_a_server_replies(kind: Kind) {
         let server = Server::start(kind);
-        transcript::assert_true(&mut server.client(), REFERENCE);
+        transcript::assert_true(&server, REFERENCE);
+        transcript::assert_true(&server, WAITING);
     }
 
     fn every_error_that_can_be_typed_is_what_a_server_replies(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();
         cmd!(client, "SET", "data", "x").ok();
+        cmd!(client, "LOCK.ACQUIRE", "atlas", "TOKEN", "3f9c", "SHARED").array();
         let mut tried = 0;
         for row in rows(REFERENCE, "Reply | Try it") {
             if row[1].starts_with("LOCK.") {
@@ -63,10 +66,13 @@ on_every_server! {
         let server = Server::start(kind);
         let mut client = server.client();
         cmd!(client, "LOCK.ACQUIRE", "job").array();
+        assert!(cmd!(client, "LOCK.ACQUIRE", "job", "TOKEN", "t", "POLL", 10_000).is_null());
         let info = cmd!(client, "LOCK.INFO", "job");
-        let holders = info.get("holders").array()[0].fields();
         let mut live = info.fields();
-        live.extend(holders.iter().map(|field| format!("holders[].{field}")));
+        for list in ["holders", "queue"] {
+            let fields = info.get(list).array()[0].fields();
+            live.extend(fields.iter().map(|field| format!("{list}[].{field}")));
+        }
         let written: Vec<String> = rows(REFERENCE, "Field | Meaning")
             .iter()
             .flat_map(|row| row[0].split("`, `").map(str::to_owned).collect::<Vec<_>>())
