@@ -1,7 +1,8 @@
 //! The pages of docs/ tell the truth: every command with the syntax of its record, every session, every error text, and
 //! links that lead somewhere.
 
-use redis_lock::core::codec;
+use redis_lock::core::codec::{self, Change};
+use redis_lock::core::hold::Mode;
 use redis_lock::metadata::{Arg, ArgKind, Record, COMMANDS};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -150,13 +151,30 @@ fn every_log_line_is_in_the_source() {
 
 #[test]
 fn the_bytes_of_the_format_page_are_the_lock_it_says() {
-    let line = INTERNALS.lines().find_map(|line| line.strip_prefix("    01 01 ")).expect("bytes of version 1");
-    let bytes: Vec<u8> =
-        format!("01 01 {line}").split(' ').map(|byte| u8::from_str_radix(byte, 16).expect("a byte")).collect();
+    let bytes = format_bytes("01 01 ");
     let [holder] = &codec::decode_lock(&bytes).expect("a lock")[..] else { panic!("one holder") };
     assert_eq!((holder.fence.get(), holder.lease.ms()), (12_345, 1_000));
     assert_eq!((holder.token.bytes(), holder.label.bytes()), (&b"tok"[..], &b"label"[..]));
     assert!(INTERNALS.contains("A fence of 12345, a lease of one second, token `tok`, label `label`"));
+
+    let bytes = format_bytes("02 02 ");
+    let Change::Set { holder, alone } = codec::decode(&bytes).expect("a change") else { panic!("a holder") };
+    assert_eq!((holder.fence.get(), holder.lease.ms(), alone), (12_345, 1_000, true));
+    assert_eq!((holder.mode, holder.unnamed, holder.cap_ms), (Mode::Shared(Some(3)), false, None));
+    assert_eq!((holder.token.bytes(), holder.label.bytes()), (&b"tok"[..], &b""[..]));
+    assert_eq!(holder.names.iter().map(|name| name.bytes()).collect::<Vec<_>>(), [b"in"]);
+    assert!(
+        INTERNALS.contains("A shared holder of fence 12345 with a lease of one second, limit 3, one hold named `in`")
+    );
+}
+
+/// The bytes of the one line of the page that begins with these.
+#[track_caller]
+fn format_bytes(head: &str) -> Vec<u8> {
+    let start = format!("    {head}");
+    let lines: Vec<&str> = INTERNALS.lines().filter(|line| line.starts_with(&start)).collect();
+    let [line] = lines[..] else { panic!("one line begins with {head}: {lines:?}") };
+    line.trim().split(' ').map(|byte| u8::from_str_radix(byte, 16).expect("a byte")).collect()
 }
 
 #[test]
