@@ -24,8 +24,8 @@ use uuid::Uuid;
 /// What the command is.
 pub const RECORD: Record = Record {
     name: "LOCK.ACQUIRE",
-    summary: "Takes a lock for a token, or repeats the grant if the token holds it already.",
-    complexity: "O(log N) with N the number of held locks.",
+    summary: "Takes a lock for a token, waits in line for it, or repeats the grant that the token has.",
+    complexity: "O(log N) with N the number of locks and waiters; O(M) more to wait for a lock that M tokens share.",
     since: "0.1.0",
     arity: -2,
     flags: "write deny-oom blocking",

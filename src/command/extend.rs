@@ -20,8 +20,8 @@ use crate::server::register::Command;
 /// What the command is.
 pub const RECORD: Record = Record {
     name: "LOCK.EXTEND",
-    summary: "Makes the lease of a lock longer if the token holds it.",
-    complexity: "O(log N) with N the number of held locks.",
+    summary: "Makes the lease of a lock longer if the token holds it, and can raise its fence.",
+    complexity: "O(log N) with N the number of locks and waiters.",
     since: "0.1.0",
     arity: -3,
     flags: "write fast",

@@ -18,8 +18,8 @@ use crate::server::register::Command;
 /// What the command is.
 pub const RECORD: Record = Record {
     name: "LOCK.RELEASE",
-    summary: "Frees a lock if the token holds it, gives a named hold back, or ends the token's wait.",
-    complexity: "O(log N) with N the number of held locks.",
+    summary: "Gives a lock back, which hands it to the next in line, or leaves the line.",
+    complexity: "O(log N) with N the number of locks and waiters.",
     since: "0.1.0",
     arity: -3,
     flags: "write fast",

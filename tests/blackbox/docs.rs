@@ -1,7 +1,8 @@
 //! The pages of docs/ tell the truth: every command with the syntax of its record, every session, every error text, and
 //! links that lead somewhere.
 
-use redis_lock::core::codec;
+use redis_lock::core::codec::{self, Change};
+use redis_lock::core::hold::Mode;
 use redis_lock::metadata::{Arg, ArgKind, Record, COMMANDS};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -12,6 +13,7 @@ use crate::readme::README;
 use crate::transcript::{self, words};
 
 const REFERENCE: &str = include_str!("../../docs/commands.md");
+const WAITING: &str = include_str!("../../docs/waiting.md");
 const INTERNALS: &str = include_str!("../../docs/internals.md");
 const FAILURES: &str = include_str!("../../src/command/failure.rs");
 
@@ -42,13 +44,15 @@ fn public() -> impl Iterator<Item = &'static &'static Record> {
 on_every_server! {
     fn every_session_is_what_a_server_replies(kind: Kind) {
         let server = Server::start(kind);
-        transcript::assert_true(&mut server.client(), REFERENCE);
+        transcript::assert_true(&server, REFERENCE);
+        transcript::assert_true(&server, WAITING);
     }
 
     fn every_error_that_can_be_typed_is_what_a_server_replies(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();
         cmd!(client, "SET", "data", "x").ok();
+        cmd!(client, "LOCK.ACQUIRE", "atlas", "TOKEN", "3f9c", "SHARED").array();
         let mut tried = 0;
         for row in rows(REFERENCE, "Reply | Try it") {
             if row[1].starts_with("LOCK.") {
@@ -63,10 +67,13 @@ on_every_server! {
         let server = Server::start(kind);
         let mut client = server.client();
         cmd!(client, "LOCK.ACQUIRE", "job").array();
+        assert!(cmd!(client, "LOCK.ACQUIRE", "job", "TOKEN", "t", "POLL", 10_000).is_null());
         let info = cmd!(client, "LOCK.INFO", "job");
-        let holders = info.get("holders").array()[0].fields();
         let mut live = info.fields();
-        live.extend(holders.iter().map(|field| format!("holders[].{field}")));
+        for list in ["holders", "queue"] {
+            let fields = info.get(list).array()[0].fields();
+            live.extend(fields.iter().map(|field| format!("{list}[].{field}")));
+        }
         let written: Vec<String> = rows(REFERENCE, "Field | Meaning")
             .iter()
             .flat_map(|row| row[0].split("`, `").map(str::to_owned).collect::<Vec<_>>())
@@ -144,13 +151,30 @@ fn every_log_line_is_in_the_source() {
 
 #[test]
 fn the_bytes_of_the_format_page_are_the_lock_it_says() {
-    let line = INTERNALS.lines().find_map(|line| line.strip_prefix("    01 01 ")).expect("bytes of version 1");
-    let bytes: Vec<u8> =
-        format!("01 01 {line}").split(' ').map(|byte| u8::from_str_radix(byte, 16).expect("a byte")).collect();
+    let bytes = format_bytes("01 01 ");
     let [holder] = &codec::decode_lock(&bytes).expect("a lock")[..] else { panic!("one holder") };
     assert_eq!((holder.fence.get(), holder.lease.ms()), (12_345, 1_000));
     assert_eq!((holder.token.bytes(), holder.label.bytes()), (&b"tok"[..], &b"label"[..]));
     assert!(INTERNALS.contains("A fence of 12345, a lease of one second, token `tok`, label `label`"));
+
+    let bytes = format_bytes("02 02 ");
+    let Change::Set { holder, alone } = codec::decode(&bytes).expect("a change") else { panic!("a holder") };
+    assert_eq!((holder.fence.get(), holder.lease.ms(), alone), (12_345, 1_000, true));
+    assert_eq!((holder.mode, holder.unnamed, holder.cap_ms), (Mode::Shared(Some(3)), false, None));
+    assert_eq!((holder.token.bytes(), holder.label.bytes()), (&b"tok"[..], &b""[..]));
+    assert_eq!(holder.names.iter().map(|name| name.bytes()).collect::<Vec<_>>(), [b"in"]);
+    assert!(
+        INTERNALS.contains("A shared holder of fence 12345 with a lease of one second, limit 3, one hold named `in`")
+    );
+}
+
+/// The bytes of the one line of the page that begins with these.
+#[track_caller]
+fn format_bytes(head: &str) -> Vec<u8> {
+    let start = format!("    {head}");
+    let lines: Vec<&str> = INTERNALS.lines().filter(|line| line.starts_with(&start)).collect();
+    let [line] = lines[..] else { panic!("one line begins with {head}: {lines:?}") };
+    line.trim().split(' ').map(|byte| u8::from_str_radix(byte, 16).expect("a byte")).collect()
 }
 
 #[test]

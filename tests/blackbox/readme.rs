@@ -17,13 +17,13 @@ const SOON: Duration = Duration::from_secs(5);
 on_every_server! {
     fn the_session_is_what_a_server_replies(kind: Kind) {
         let server = Server::start(kind);
-        transcript::assert_true(&mut server.client(), README);
+        transcript::assert_true(&server, README);
     }
 
     fn the_session_can_be_typed_twice(kind: Kind) {
         let server = Server::start(kind);
-        transcript::assert_true(&mut server.client(), README);
-        transcript::assert_true(&mut server.client(), README);
+        transcript::assert_true(&server, README);
+        transcript::assert_true(&server, README);
     }
 
     fn every_config_is_documented_with_its_default_and_bounds(kind: Kind) {
@@ -125,7 +125,7 @@ fn the_table_has_every_command_with_its_syntax() {
 fn a_session_with_a_wrong_word_is_found_out() {
     let server = Server::start(Kind::Valkey81);
     let steps = transcript::sessions(README).swap_remove(0);
-    let replies = transcript::run(&mut server.client(), &steps);
+    let replies = transcript::run(&server, &steps);
     let judged = |wrong: usize, with: &str| {
         let mut judge = Judge::default();
         steps.iter().zip(&replies).enumerate().all(|(index, (step, reply))| {

@@ -3,24 +3,38 @@
 //! stay below the lease they count down from, ports stay ports.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use crate::harness::{Client, Reply};
+use crate::harness::{eventually, info_int, Client, Reply, Server};
 
 /// Every fence of these years has thirteen digits; no other number in the documentation is as long.
 const FENCE_MIN: i64 = 1_000_000_000_000;
 /// What a slow machine may take from a grant to the reply that tells what is left of it.
 const SLACK_MS: i64 = 10_000;
 const SECOND_MS: i64 = 1_000;
+const SOON: Duration = Duration::from_secs(5);
 
-/// One command and the reply that is written beside or below it.
+/// One line of a session and the reply that is written beside or below it.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// Line of the file, from 1.
     pub line: usize,
     pub words: Vec<String>,
     pub expected: String,
-    /// `| xargs`: what redis-cli prints where no terminal is, on one line.
-    piped: bool,
+    way: Way,
+}
+
+/// How a line is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// The reply is there before the next line.
+    AtOnce,
+    /// `| xargs`: as redis-cli prints where no terminal is, on one line.
+    Piped,
+    /// `&`: the command waits in line, and has its reply at `wait`.
+    Behind,
+    /// `wait`: the reply of the command that was left behind.
+    Awaited,
 }
 
 /// The steps of every session, one list for each block that has any.
@@ -36,19 +50,23 @@ pub fn sessions(markdown: &str) -> Vec<Vec<Step>> {
         }
     }
     let all = blocks.iter().flatten();
-    all.for_each(|step: &Step| assert!(!step.expected.is_empty(), "line {}: no reply is written", step.line));
+    all.for_each(|step: &Step| {
+        assert!(step.way == Way::Behind || !step.expected.is_empty(), "line {}: no reply is written", step.line);
+    });
     blocks
 }
 
 fn read_line(steps: &mut Vec<Step>, line: usize, text: &str) {
     if let Some(command) = text.strip_prefix("redis-cli ") {
         let (command, remark) = command.split_once('#').unwrap_or((command, ""));
-        let (command, piped) = match command.trim_end().strip_suffix("| xargs") {
-            Some(command) => (command, true),
-            None => (command, false),
-        };
-        let reply = remark.split(": ").next().unwrap_or_default();
-        steps.push(Step { line, words: words(command), expected: collapse(reply), piped });
+        let command = command.trim_end();
+        let ways = [("| xargs", Way::Piped), ("&", Way::Behind), ("", Way::AtOnce)];
+        let way = ways.into_iter().find_map(|(end, way)| Some((command.strip_suffix(end)?, way)));
+        let (command, way) = way.unwrap_or((command, Way::AtOnce));
+        let reply = if way == Way::Behind { "" } else { remark.split(": ").next().unwrap_or_default() };
+        steps.push(Step { line, words: words(command), expected: collapse(reply), way });
+    } else if text == "wait" {
+        steps.push(Step { line, words: vec![text.to_owned()], expected: String::new(), way: Way::Awaited });
     } else if let (Some(below), Some(step)) = (text.strip_prefix("# "), steps.last_mut()) {
         // Indented further are the names of the positions.
         if below.starts_with(' ') {
@@ -80,8 +98,39 @@ fn collapse(text: &str) -> String {
 }
 
 /// Runs the steps; the replies as redis-cli shows them.
-pub fn run(client: &mut Client, steps: &[Step]) -> Vec<String> {
-    steps.iter().map(|step| shown(&client.cmd(&step.words), step.piped)).collect()
+#[track_caller]
+pub fn run(server: &Server, steps: &[Step]) -> Vec<String> {
+    let mut client = server.client();
+    let mut behind: Option<Client> = None;
+    let mut replies = Vec::new();
+    for step in steps {
+        replies.push(match step.way {
+            Way::AtOnce | Way::Piped => shown(&client.cmd(&step.words), step.way == Way::Piped),
+            Way::Behind => {
+                assert!(behind.is_none(), "line {}: one line is left behind already", step.line);
+                behind = Some(left_behind(server, &mut client, &step.words));
+                String::new()
+            }
+            Way::Awaited => {
+                let mut waiter = behind.take().unwrap_or_else(|| panic!("line {}: nothing to wait for", step.line));
+                shown(&waiter.recv(), false)
+            }
+        });
+    }
+    assert!(behind.is_none(), "a line is left behind and not waited for");
+    replies
+}
+
+/// A connection whose command waits in line.
+#[track_caller]
+fn left_behind(server: &Server, client: &mut Client, words: &[String]) -> Client {
+    let mut waiter = server.client();
+    waiter.send(words);
+    eventually(SOON, || match info_int(client, "lock", "lock_waiting") {
+        1 => Ok(()),
+        waiting => Err(waiting),
+    });
+    waiter
 }
 
 /// As redis-cli shows a reply, an array on one line.
@@ -118,13 +167,15 @@ impl Judge {
     /// `Err` says which word is wrong.
     pub fn compare(&mut self, expected: &str, actual: &str) -> Result<(), String> {
         let (written, seen): (Vec<&str>, Vec<&str>) = (expected.split(' ').collect(), actual.split(' ').collect());
-        let mut field = "";
+        let (mut field, mut element) = ("", "");
         for (written, seen) in written.iter().zip(&seen) {
-            if !self.same(field, written, seen) {
+            if !self.same(field, element, written, seen) {
                 return Err(format!("written: {written}, seen: {seen} in\n  {expected}\n  {actual}"));
             }
             if !is_decoration(written) {
                 field = written.trim_matches('"');
+            } else if *written != "(integer)" {
+                element = written;
             }
         }
         if written.len() != seen.len() {
@@ -133,19 +184,21 @@ impl Judge {
         Ok(())
     }
 
-    fn same(&mut self, field: &str, written: &str, seen: &str) -> bool {
+    fn same(&mut self, field: &str, element: &str, written: &str, seen: &str) -> bool {
         match (written.parse::<i64>(), seen.parse::<i64>()) {
-            (Ok(written), Ok(seen)) => self.same_number(field, written, seen),
+            (Ok(written), Ok(seen)) => self.same_number(field, element, written, seen),
             _ => written == seen || (is_address(written) && is_address(seen)) || (is_uuid(written) && is_uuid(seen)),
         }
     }
 
-    fn same_number(&mut self, field: &str, written: i64, seen: i64) -> bool {
+    fn same_number(&mut self, field: &str, element: &str, written: i64, seen: i64) -> bool {
         if written >= FENCE_MIN {
             return seen >= FENCE_MIN && self.same_fence(written, seen);
         }
         match field {
-            "age-ms" => [written, seen].iter().all(|ms| (0..SLACK_MS).contains(ms)),
+            "age-ms" | "waiting-ms" => [written, seen].iter().all(|ms| (0..SLACK_MS).contains(ms)),
+            // The ms waited of a grant. An answer that was immediate has exactly 0.
+            _ if element == "4)" && written > 0 => [written, seen].iter().all(|ms| (0..SLACK_MS).contains(ms)),
             "client" if written > 0 => seen > 0,
             // A whole lease is told exactly; what is left of one is a little less.
             _ if written > SECOND_MS && written % SECOND_MS != 0 => {
@@ -181,12 +234,12 @@ fn is_uuid(word: &str) -> bool {
 
 /// Runs every session of a text on one server, and fails at the first word that is not true.
 #[track_caller]
-pub fn assert_true(client: &mut Client, markdown: &str) {
+pub fn assert_true(server: &Server, markdown: &str) {
     let mut judge = Judge::default();
     let sessions = sessions(markdown);
     assert!(!sessions.is_empty(), "no session is written");
     for steps in sessions {
-        for (step, reply) in steps.iter().zip(run(client, &steps)) {
+        for (step, reply) in steps.iter().zip(run(server, &steps)) {
             if let Err(difference) = judge.compare(&step.expected, &reply) {
                 panic!("line {}, {}: {difference}", step.line, step.words.join(" "));
             }
