@@ -4,9 +4,9 @@
 //! node; and a hand-over also obeys whatever else the server refuses writes for.
 
 use super::{carry_out, hooks, lock_in, seats, with};
-use crate::core::name::{Place, Token};
+use crate::core::name::Place;
 use crate::core::slab::Handle;
-use crate::core::table::{Answer, Site};
+use crate::core::table::{Answer, BoundHold, Site};
 use crate::core::time::Instant;
 use crate::server::clock;
 use crate::server::context::{Context, Refusal};
@@ -35,6 +35,8 @@ pub(super) type Spot = (i32, Box<[u8]>);
 pub(super) struct Agenda {
     /// Hand-overs that the server refused.
     refused: Vec<Spot>,
+    /// Releases that the server refused, of connections that closed.
+    refused_closed: Vec<(u64, BoundHold)>,
     retry_at: Option<Instant>,
     /// Lines whose slot is still to be looked at in this round.
     patrol: Vec<Spot>,
@@ -100,8 +102,8 @@ pub fn run(context: &Context) {
     }
     put_all_back(context);
     undo_expires(context);
-    take_back(context);
-    end_bound(context);
+    take_back(context, now);
+    end_bound(context, now);
     receive_newcomers(context, now);
     end_leases(context, now);
     serve_stirred(context, now);
@@ -149,8 +151,14 @@ fn attend(context: &Context, key: &Key<'_>, place: Place<'_>) -> Option<Refusal>
         }
         Some(Refusal::NotOurs) => with(|state| {
             state.table.end_waits(place, &Answer::SlotGone);
-            if let Some(handle) = lock {
-                state.table.hold_back(handle, now.instant);
+            if let Some(handle) = lock.filter(|&handle| state.table.hold_back(handle, now.instant)) {
+                // Its cap is over, and it is not for this node to end it: it is looked at again with the slot.
+                state.table.park(handle);
+                let arriving = &mut state.agenda.arriving;
+                if !arriving.contains(&handle) {
+                    arriving.push(handle);
+                }
+                state.agenda.patrol_at.get_or_insert(later(now.instant, PATROL_MICROS));
             }
         }),
         Some(Refusal::Other(_)) => with(|state| {
@@ -172,6 +180,7 @@ fn serve_stirred(context: &Context, now: Instant) {
         if state.agenda.retry_at.is_some_and(|at| at <= now) {
             state.agenda.retry_at = None;
             spots.append(&mut state.agenda.refused);
+            state.closed.append(&mut state.agenda.refused_closed);
         }
         spots
     });
@@ -212,29 +221,37 @@ fn end_waits(context: &Context, now: Instant, may_write: bool) {
 
 const PAUSED: &str = "TRYAGAIN the lock is free, but this server is paused";
 
-/// Ends the holds of connections that closed.
-fn end_bound(context: &Context) {
+/// Ends the holds of connections that closed, as far as the server allows: it is a release that nobody sends.
+fn end_bound(context: &Context, now: Instant) {
     for (client, (lock, token)) in with(|state| std::mem::take(&mut state.closed)) {
         let Some(spot) = seats::place_of(lock) else { continue };
         with_key(context, &spot, |key| {
-            if key.content() == Content::Lock(lock) {
-                let site = Site { place: place(&spot), lock: Some(lock) };
-                let Some(token) = Token::new(&token) else { return };
-                with(|state| state.table.end_bound(site, token, client, clock::now()));
-                carry_out(context, key, true);
+            if key.content() != Content::Lock(lock) || !with(|state| state.table.is_bound(lock, &token, client)) {
+                return;
             }
+            if context.refusal(key).is_some() {
+                with(|state| {
+                    state.agenda.refused_closed.push((client, (lock, token)));
+                    state.agenda.retry_at = Some(later(now, RETRY_MICROS));
+                });
+                return;
+            }
+            let site = Site { place: place(&spot), lock: Some(lock) };
+            with(|state| state.table.end_bound(site, &token, client, clock::now()));
+            carry_out(context, key, true);
         });
     }
 }
 
-fn take_back(context: &Context) {
+/// Ends the grants that nobody was told of. Whoever is next is granted the lock as at the end of a lease: as far as the
+/// server allows.
+fn take_back(context: &Context, now: Instant) {
     for order in with(|state| std::mem::take(&mut state.take_backs)) {
         let Some(spot) = seats::place_of(order.lock) else { continue };
         with_key(context, &spot, |key| {
-            if key.content() == Content::Lock(order.lock) {
-                let site = Site { place: place(&spot), lock: Some(order.lock) };
-                with(|state| state.table.take_back(site, order.fence, clock::now()));
-                carry_out(context, key, true);
+            let stands = key.content() == Content::Lock(order.lock);
+            if stands && with(|state| state.table.void(order.lock, order.fence, now)) {
+                attend(context, key, place(&spot));
             }
         });
     }
