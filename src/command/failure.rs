@@ -243,7 +243,7 @@ impl Failure {
             }
             Self::HeldShared => "ERR this token shares the lock: add UPGRADE to have it alone".to_owned(),
             Self::NothingToTurn => "NOTHELD this token does not hold the lock: acquire it first".to_owned(),
-            Self::TooManyHolds => "ERR a token may have at most 1000 holds of one lock".to_owned(),
+            Self::TooManyHolds => "ERR a token may have at most 1000 named holds of one lock".to_owned(),
             Self::FloorAhead => "ERR the floor is more than a day ahead of the clock".to_owned(),
             Self::Deadlock => "DEADLOCK this wait would never end: release a lock of this token first".to_owned(),
             Self::TooManyWaiters => "MAXWAITERS as many wait as lock.max-waiters allows: try again later".to_owned(),

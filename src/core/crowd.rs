@@ -40,9 +40,9 @@ impl Crowd {
         self.members.is_empty()
     }
 
-    /// The holder with this token.
-    pub fn get(&self, token: &[u8]) -> Option<&Member> {
-        self.members.get(token)
+    /// The holder with this token, and the token as it is kept.
+    pub fn get(&self, token: &[u8]) -> Option<(&Rc<[u8]>, &Member)> {
+        self.members.get_key_value(token)
     }
 
     /// The holders with this fence, with their tokens.

@@ -14,6 +14,16 @@ pub enum Mode {
     Shared(Option<u32>),
 }
 
+impl Mode {
+    /// What is admitted only where both are.
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Shared(mine), Self::Shared(theirs)) => Self::Shared(mine.into_iter().chain(theirs).min()),
+            _ => Self::Exclusive,
+        }
+    }
+}
+
 /// What the holder knows of its hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
@@ -61,16 +71,16 @@ pub struct Extra {
     pub cap: Option<Instant>,
     /// Whether the hold ends with the connection that acquired it last.
     pub ephemeral: bool,
-    /// The shared hold that an upgrade nobody was told of yet would fall back to.
-    pub before_upgrade: Option<SharedHold>,
+    /// The shared hold that an upgrade nobody was told of yet falls back to.
+    pub before_upgrade: Option<Box<SharedHold>>,
 }
 
-/// A shared hold's fence and limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A hold that shares the lock.
+#[derive(Clone, Debug)]
 pub struct SharedHold {
-    /// Its fence.
-    pub fence: Fence,
-    /// Its limit.
+    /// The hold.
+    pub hold: Hold,
+    /// How many holders it accepts, itself included.
     pub limit: Option<u32>,
 }
 
@@ -81,7 +91,7 @@ pub struct Hold {
     pub fence: Fence,
     /// Length of the lease.
     pub lease: Lease,
-    /// When the lease is over, as far as the hold knows by itself.
+    /// When the lease is over, as far as the hold knows by itself; never past the cap.
     pub end: Instant,
     /// When this node granted, loaded or received the hold.
     pub granted: Instant,
@@ -106,22 +116,35 @@ impl Hold {
                 before_upgrade: None,
             })
         });
-        Self {
+        let end = now.after(holder.lease);
+        let mut hold = Self {
             fence: holder.fence,
             lease: holder.lease,
-            end: now.after(holder.lease),
+            end,
             granted: now,
             client,
             delivery: Delivery::Told,
             extra,
-        }
+        };
+        hold.end_at(end);
+        hold
     }
 
     /// When the hold ends on a node that serves since `serving`: the lease counts from there at the earliest, and the
     /// cap is the end of it all. The time in which a polled grant has to be fetched is none of the lease.
     pub fn end_since(&self, serving: Instant) -> Instant {
-        let fetching = self.delivery == Delivery::Unfetched && self.granted >= serving;
-        let end = if fetching { self.end } else { self.end.max(serving.after(self.lease)) };
+        if self.delivery == Delivery::Unfetched {
+            return self.end;
+        }
+        self.within_cap(self.end.max(serving.after(self.lease)))
+    }
+
+    /// Lets the hold end at this instant, or at its cap if that is earlier.
+    pub fn end_at(&mut self, end: Instant) {
+        self.end = self.within_cap(end);
+    }
+
+    fn within_cap(&self, end: Instant) -> Instant {
         self.cap().map_or(end, |cap| end.min(cap))
     }
 
@@ -152,12 +175,12 @@ impl Hold {
 
     /// Notes what an upgrade falls back to if its holder cannot be told.
     pub fn remember(&mut self, before: SharedHold) {
-        self.extra_mut().before_upgrade = Some(before);
+        self.extra_mut().before_upgrade = Some(Box::new(before));
     }
 
     /// What an upgrade falls back to.
-    pub fn before_upgrade(&self) -> Option<SharedHold> {
-        self.extra.as_ref()?.before_upgrade
+    pub fn before_upgrade(&self) -> Option<&SharedHold> {
+        self.extra.as_ref()?.before_upgrade.as_deref()
     }
 
     /// Sets the cap, or makes it tighter. Whether it changed.
@@ -166,7 +189,14 @@ impl Hold {
             return false;
         }
         self.extra_mut().cap = Some(cap);
+        self.end_at(self.end);
         true
+    }
+
+    /// Whether one more hold of this name is more than one token may have.
+    pub fn is_full_for(&self, name: Option<HoldName<'_>>) -> bool {
+        let Some(name) = name else { return false };
+        self.extra.as_ref().is_some_and(|extra| extra.names.len() >= HOLDS_MAX && !extra.names.contains(name.bytes()))
     }
 
     /// How many holds the token has: named ones and the one without a name.
@@ -174,8 +204,11 @@ impl Hold {
         self.extra.as_ref().map_or(1, |extra| extra.names.len() + usize::from(!extra.only_named))
     }
 
-    /// Adds a hold; whether it was not there yet.
+    /// Adds a hold; whether it was not there yet. One too many is left out.
     pub fn add(&mut self, name: Option<HoldName<'_>>) -> bool {
+        if self.is_full_for(name) {
+            return false;
+        }
         match (name, self.extra.as_mut()) {
             (None, None) => false,
             (None, Some(extra)) => std::mem::take(&mut extra.only_named),
@@ -235,8 +268,23 @@ mod tests {
         let mut hold = plain();
         assert!(hold.tighten(Instant::from_micros(4_000)));
         assert!(!hold.tighten(Instant::from_micros(5_000)));
-        assert_eq!(hold.end_since(Instant::from_micros(0)), Instant::from_micros(4_000));
+        assert_eq!((hold.end, hold.end_since(Instant::from_micros(0))), (Instant::from_micros(4_000), hold.end));
         assert!(hold.tighten(Instant::from_micros(3_000)));
-        assert_eq!(hold.end_since(Instant::from_micros(9_000)), Instant::from_micros(3_000));
+        hold.end_at(Instant::from_micros(8_000));
+        assert_eq!((hold.end, hold.end_since(Instant::from_micros(9_000))), (Instant::from_micros(3_000), hold.end));
+    }
+
+    #[test]
+    fn there_are_as_many_names_as_there_may_be() {
+        let mut hold = plain();
+        let names: Vec<String> = (0..HOLDS_MAX).map(|number| number.to_string()).collect();
+        for name in &names {
+            assert!(hold.add(HoldName::new(name.as_bytes())));
+        }
+        let (more, known) = (HoldName::new(b"more"), HoldName::new(b"0"));
+        assert!(hold.is_full_for(more) && !hold.add(more));
+        assert!(!hold.is_full_for(known) && !hold.add(known));
+        assert!(!hold.is_full_for(None));
+        assert_eq!(hold.count(), HOLDS_MAX + 1);
     }
 }

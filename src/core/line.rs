@@ -49,12 +49,12 @@ pub struct Waiter {
 
 impl Waiter {
     /// A waiter that has not joined a line yet.
-    pub fn new(place: Place<'_>, token: Token<'_>, label: &[u8], lease: Lease, now: Instant) -> Self {
+    pub fn new(place: Place<'_>, token: Token<'_>, lease: Lease, now: Instant) -> Self {
         Self {
             db: place.db,
             key: place.key.into(),
             token: token.bytes().into(),
-            label: label.into(),
+            label: Box::default(),
             lease,
             mode: Mode::Exclusive,
             name: None,
@@ -184,19 +184,18 @@ impl Lines {
 
     /// The same token asked again: it keeps its place and is answered where it asked last. Gives back the connection
     /// that was blocked before.
-    pub fn take_over(&mut self, handle: Handle, change: impl FnOnce(&mut Waiter)) -> Option<Seat> {
+    pub fn take_over(&mut self, handle: Handle, again: Waiter) -> Option<Seat> {
         let waiter = self.waiters.get_mut(handle)?;
         let (seat, until) = (waiter.seat, waiter.until);
-        change(waiter);
-        let (new_seat, new_until) = (waiter.seat, waiter.until);
-        self.blocked += usize::from(new_seat.is_some());
+        self.blocked += usize::from(again.seat.is_some());
         self.blocked -= usize::from(seat.is_some());
         if let Some(until) = until {
             self.ends.remove(&(until, handle));
         }
-        if let Some(until) = new_until {
+        if let Some(until) = again.until {
             self.ends.insert((until, handle));
         }
+        *waiter = Waiter { joined: waiter.joined, order: waiter.order, ..again };
         seat
     }
 
@@ -299,7 +298,7 @@ mod tests {
     fn waiter(key: u8, token: u8) -> Waiter {
         let place = Place { db: i32::from(key % 2), key: &[key] };
         let lease = Lease::from_ms(1_000).unwrap();
-        Waiter::new(place, Token::new(&[token]).unwrap(), b"", lease, Instant::from_micros(0))
+        Waiter::new(place, Token::new(&[token]).unwrap(), lease, Instant::from_micros(0))
     }
 
     proptest! {

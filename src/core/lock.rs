@@ -154,18 +154,18 @@ impl Lock {
 
     /// The token's hold.
     pub fn hold(&self, token: &[u8]) -> Option<&Hold> {
-        match &self.holders {
-            Holders::One(hold) if self.text_token() == token => Some(hold),
-            Holders::Many(crowd) => crowd.get(token).map(|member| &member.hold),
-            _ => None,
-        }
+        self.holder(token).map(|seen| seen.hold)
     }
 
-    /// The limit the token accepts.
-    pub fn limit_of(&self, token: &[u8]) -> Option<u32> {
+    /// The holder with this token.
+    pub fn holder(&self, token: &[u8]) -> Option<Seen<'_>> {
         match &self.holders {
-            Holders::Many(crowd) => crowd.get(token).and_then(|member| member.limit),
-            _ => None,
+            Holders::One(_) => self.one().filter(|seen| seen.token == token),
+            Holders::Many(crowd) => {
+                let (token, member) = crowd.get(token)?;
+                Some(seen(token, member))
+            }
+            Holders::Nobody => None,
         }
     }
 

@@ -4,7 +4,7 @@
 //! node; and a hand-over also obeys whatever else the server refuses writes for.
 
 use super::{carry_out, hooks, lock_in, seats, with};
-use crate::core::name::{Place, Token};
+use crate::core::name::Place;
 use crate::core::slab::Handle;
 use crate::core::table::{Answer, BoundHold, Site};
 use crate::core::time::Instant;
@@ -36,8 +36,8 @@ pub(super) type Spot = (i32, Box<[u8]>);
 pub(super) struct Agenda {
     /// Hand-overs that the server refused.
     refused: Vec<Spot>,
-    /// Holds of closed connections that the server refused to end.
-    closed: Vec<(u64, BoundHold)>,
+    /// Releases that the server refused, of connections that closed.
+    refused_closed: Vec<(u64, BoundHold)>,
     retry_at: Option<Instant>,
     /// Lines whose slot is still to be looked at in this round.
     patrol: Vec<Spot>,
@@ -176,8 +176,14 @@ fn attend(context: &Context, key: &Key<'_>, place: Place<'_>) -> Option<Refusal>
         }
         Some(Refusal::NotOurs) => with(|state| {
             state.table.end_waits(place, &Answer::SlotGone);
-            if let Some(handle) = lock {
-                state.table.hold_back(handle, now.instant);
+            if let Some(handle) = lock.filter(|&handle| state.table.hold_back(handle, now.instant)) {
+                // Its cap is over, and it is not for this node to end it: it is looked at again with the slot.
+                state.table.park(handle);
+                let arriving = &mut state.agenda.arriving;
+                if !arriving.contains(&handle) {
+                    arriving.push(handle);
+                }
+                state.agenda.patrol_at.get_or_insert(later(now.instant, PATROL_MICROS));
             }
         }),
         Some(Refusal::Other(_)) => with(|state| {
@@ -204,7 +210,7 @@ fn serve_stirred(context: &Context, now: Instant) {
         if state.agenda.retry_at.is_some_and(|at| at <= now) {
             state.agenda.retry_at = None;
             spots.append(&mut state.agenda.refused);
-            state.closed.append(&mut state.agenda.closed);
+            state.closed.append(&mut state.agenda.refused_closed);
         }
         spots
     });
@@ -246,24 +252,23 @@ fn end_waits(context: &Context, now: Instant, may_write: bool) {
 
 const PAUSED: &str = "TRYAGAIN the lock is free, but this server is paused";
 
-/// Ends the holds of connections that closed, as far as the server allows.
+/// Ends the holds of connections that closed, as far as the server allows: it is a release that nobody sends.
 fn end_bound(context: &Context, now: Instant) {
     for (client, (lock, token)) in with(|state| std::mem::take(&mut state.closed)) {
         let Some(spot) = seats::place_of(lock) else { continue };
         with_key(context, &spot, |key| {
-            if key.content() != Content::Lock(lock) {
+            if key.content() != Content::Lock(lock) || !with(|state| state.table.is_bound(lock, &token, client)) {
                 return;
             }
             if context.refusal(key).is_some() {
                 with(|state| {
-                    state.agenda.closed.push((client, (lock, token)));
+                    state.agenda.refused_closed.push((client, (lock, token)));
                     state.agenda.retry_at = Some(later(now, RETRY_MICROS));
                 });
                 return;
             }
             let site = Site { place: place(&spot), lock: Some(lock), legacy: None };
-            let Some(token) = Token::new(&token) else { return };
-            with(|state| state.table.end_bound(site, token, client, clock::now()));
+            with(|state| state.table.end_bound(site, &token, client, clock::now()));
             carry_out(context, key, true);
         });
     }

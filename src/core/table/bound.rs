@@ -2,7 +2,6 @@
 //! never replicated, so after a restart or a failover only the lease bounds such a hold.
 
 use super::{Ended, Site, Table};
-use crate::core::name::Token;
 use crate::core::slab::Handle;
 use crate::core::time::Now;
 use std::collections::BTreeMap;
@@ -66,6 +65,21 @@ impl Table {
         }
     }
 
+    /// A copy of a lock takes its place: its holds end with the same connections.
+    pub(super) fn bind_copy(&mut self, copy: Handle) {
+        let Some(lock) = self.locks.get(copy) else { return };
+        for seen in lock.holders().filter(|seen| seen.hold.is_ephemeral()) {
+            self.bound.add(seen.hold.client, copy, seen.token);
+        }
+    }
+
+    /// Forgets all connections that holds end with: only their leases do from now on.
+    pub(super) fn unbind_everywhere(&mut self) {
+        for (lock, token) in std::mem::take(&mut self.bound).by_client.into_values().flatten() {
+            self.update(lock, |lock| lock.update(&token, |hold| hold.set_ephemeral(false)));
+        }
+    }
+
     /// Whether any hold ends with its connection.
     pub fn has_bound(&self) -> bool {
         !self.bound.by_client.is_empty()
@@ -76,12 +90,17 @@ impl Table {
         self.bound.by_client.remove(&client).unwrap_or_default()
     }
 
+    /// Whether a hold still ends with this connection, which closed.
+    pub fn is_bound(&self, lock: Handle, token: &[u8], client: u64) -> bool {
+        let hold = self.locks.get(lock).and_then(|lock| lock.hold(token));
+        hold.is_some_and(|hold| hold.is_ephemeral() && hold.client == client)
+    }
+
     /// Ends a hold whose connection closed, if it still is bound to that connection.
-    pub fn end_bound(&mut self, site: Site<'_>, token: Token<'_>, client: u64, now: Now) {
-        let hold = site.lock.and_then(|lock| self.locks.get(lock)?.hold(token.bytes()));
-        if hold.is_some_and(|hold| hold.is_ephemeral() && hold.client == client) {
-            self.end_hold(site, token.bytes(), Ended::Released);
-            self.serve(site.lock, site.place, now);
+    pub fn end_bound(&mut self, site: Site<'_>, token: &[u8], client: u64, now: Now) {
+        if site.lock.is_some_and(|lock| self.is_bound(lock, token, client)) {
+            self.end_hold(site, token, Ended::Released);
+            self.settle(site, now);
         }
     }
 }

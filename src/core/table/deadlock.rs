@@ -1,103 +1,132 @@
-//! Deadlocks. A waiter waits for whoever is ahead of it and for the holders: for all of them, or, where the limit of a
-//! shared lock is full, for any one. A wait that would close a cycle over tokens would never end by itself, so it is
-//! refused.
+//! Deadlocks. A waiter waits for whoever is ahead of it and for the holders: for so many of them that the lock admits
+//! it and whoever is ahead. A wait that would close a cycle over tokens would never end by itself, so it is refused.
 
+use super::serving::Occupancy;
 use super::Table;
 use crate::core::hold::Mode;
 use crate::core::line::Waiter;
 use crate::core::lock::Lock;
-use crate::core::name::Place;
 use crate::core::slab::Handle;
 use std::collections::{HashMap, HashSet};
 
-/// How many waits are looked at before a deadlock is ruled out: bounds the time one command can take.
-const WAITS_MAX: usize = 10_000;
+/// How many links between tokens are looked at before a deadlock is ruled out: bounds the time one command can take.
+const LINKS_MAX: usize = 100_000;
 
-/// What a wait waits for: tokens, each of which must move on, or of which one is enough.
-struct Need<'a> {
-    all: Vec<&'a [u8]>,
-    any: Vec<&'a [u8]>,
+/// How a token stands in the way of a wait.
+#[derive(Clone, Copy)]
+enum Link {
+    /// It is ahead in line.
+    Ahead,
+    /// It holds the lock in this way.
+    Holds(Mode),
+}
+
+/// A wait that can be reached from the new one.
+struct Wait<'a> {
+    token: &'a [u8],
+    /// What the lock has to admit for it: what it wants itself, and whoever is ahead of it.
+    wants: Mode,
+    /// Who holds the lock and will not let go of it.
+    staying: Occupancy,
+}
+
+/// The waits that can be reached from the new one, which is the first.
+#[derive(Default)]
+struct Web<'a> {
+    waits: Vec<Wait<'a>>,
+    /// Which waits each token stands in the way of.
+    links: HashMap<&'a [u8], Vec<(usize, Link)>>,
+    links_count: usize,
+    /// Tokens whose own waits are still to be looked at.
+    open: Vec<&'a [u8]>,
 }
 
 impl Table {
-    /// Whether the waiter, joining the line of the lock that `held` is, would wait for itself.
-    ///
-    /// Collects the waits that can be reached, then marks those that lead back until nothing changes.
-    pub(super) fn would_never_end(&self, held: Option<Handle>, waiter: &Waiter) -> bool {
-        let first = self.need(held, waiter, u64::MAX);
-        let mut needs: HashMap<Handle, Need<'_>> = HashMap::new();
-        let mut open: Vec<&[u8]> = first.all.iter().chain(&first.any).copied().collect();
+    /// Whether the waiter, in the line of the lock that `held` is and behind those before `before`, would wait for
+    /// itself.
+    pub(super) fn would_never_end(&self, held: Option<Handle>, waiter: &Waiter, before: u64) -> bool {
+        let mut web = Web::default();
         let mut seen: HashSet<&[u8]> = HashSet::new();
-        while let Some(token) = open.pop() {
+        self.weave(&mut web, held, waiter, before);
+        while let Some(token) = web.open.pop() {
             if !seen.insert(token) {
                 continue;
             }
             for &wait in self.lines.waits_of(token) {
                 let Some(theirs) = self.lines.get(wait) else { continue };
-                let need = self.need(self.lines.lock_at(theirs.place()), theirs, theirs.order());
-                open.extend(need.all.iter().chain(&need.any));
-                needs.insert(wait, need);
+                self.weave(&mut web, self.lines.lock_at(theirs.place()), theirs, theirs.order());
             }
-            if needs.len() > WAITS_MAX {
+            if web.links_count > LINKS_MAX {
                 return false;
             }
         }
-        if needs.is_empty() {
-            return false;
-        }
-        let mut stuck: HashSet<&[u8]> = HashSet::from([&*waiter.token]);
-        loop {
-            let before = stuck.len();
-            for &token in &seen {
-                let waits = self.lines.waits_of(token);
-                if waits.iter().any(|wait| needs.get(wait).is_some_and(|need| need.is_stuck(&stuck))) {
-                    stuck.insert(token);
-                }
-            }
-            if first.is_stuck(&stuck) {
-                return true;
-            }
-            if stuck.len() == before {
-                return false;
-            }
-        }
+        web.first_is_stuck(&waiter.token)
     }
 
-    /// What a waiter waits for. Of those ahead only tokens that wait elsewhere too are named: any other waits for
-    /// nothing that is not looked at anyway.
-    fn need<'a>(&'a self, lock: Option<Handle>, waiter: &Waiter, before: u64) -> Need<'a> {
-        let lock = lock.and_then(|lock| self.locks.get(lock));
-        let holders = lock.into_iter().flat_map(Lock::holders).map(|seen| seen.token);
-        let holders: Vec<&[u8]> = holders.filter(|&token| *token != *waiter.token).collect();
-        // Whoever wants the lock alone and is ahead waits for all holders, and so does whoever is behind.
-        let ahead = self.lines.waiters(waiter.place()).take_while(|(_, ahead)| ahead.order() < before);
-        let all_share =
-            waiter.mode != Mode::Exclusive && ahead.into_iter().all(|(_, ahead)| ahead.mode != Mode::Exclusive);
-        let one_is_enough = all_share && lock.is_some_and(|lock| !lock.is_exclusive());
-        let mut need = match one_is_enough {
-            true => Need { all: Vec::new(), any: holders },
-            false => Need { all: holders, any: Vec::new() },
-        };
-        if !waiter.upgrade {
-            let place: Place<'_> = waiter.place();
-            let ahead = self.lines.entangled_before(place, before);
-            let ahead = ahead.into_iter().filter_map(|ahead| self.lines.get(ahead));
-            need.all.extend(ahead.map(|ahead| &*ahead.token).filter(|&token| *token != *waiter.token));
-            need.all.extend(self.upgrader_ahead(waiter));
+    /// Adds a wait. Of those ahead only tokens that wait elsewhere too are named: any other waits for nothing that is
+    /// not looked at anyway.
+    fn weave<'a>(&'a self, web: &mut Web<'a>, lock: Option<Handle>, waiter: &'a Waiter, before: u64) {
+        let place = waiter.place();
+        let ahead = self.lines.waiters(place).map(|(_, ahead)| ahead).take_while(|ahead| ahead.order() < before);
+        let wants = most_of(waiter.mode, ahead.map(|ahead| ahead.mode));
+        let index = web.waits.len();
+        web.waits.push(Wait { token: &waiter.token, wants, staying: Occupancy::Free });
+        let others = |token: &&[u8]| **token != *waiter.token;
+        let holders = lock.and_then(|lock| self.locks.get(lock)).into_iter().flat_map(Lock::holders);
+        for seen in holders.filter(|seen| others(&seen.token)) {
+            web.link(index, seen.token, Link::Holds(seen.mode));
         }
-        need
-    }
-
-    /// A token that waits for an upgrade holds the lock as well as waits for it.
-    fn upgrader_ahead(&self, waiter: &Waiter) -> Option<&[u8]> {
-        let first = self.lines.get(self.lines.first(waiter.place())?)?;
-        (first.upgrade && *first.token != *waiter.token).then_some(&*first.token)
+        // A token that waits for an upgrade holds the lock as well as waits for it.
+        let upgrader = self.lines.first(place).and_then(|first| self.lines.get(first)).filter(|first| first.upgrade);
+        let upgrader = upgrader.filter(|first| first.order() < before);
+        let entangled = self.lines.entangled_before(place, before).into_iter().filter_map(|wait| self.lines.get(wait));
+        for token in upgrader.into_iter().chain(entangled).map(|ahead| &*ahead.token).filter(others) {
+            web.link(index, token, Link::Ahead);
+        }
     }
 }
 
-impl Need<'_> {
-    fn is_stuck(&self, stuck: &HashSet<&[u8]>) -> bool {
-        self.all.iter().any(|token| stuck.contains(token))
-            || !self.any.is_empty() && self.any.iter().all(|token| stuck.contains(token))
+/// What is admitted only where all are. There is no more than an exclusive lock.
+fn most_of(first: Mode, others: impl Iterator<Item = Mode>) -> Mode {
+    let shared = |mode: Mode| (mode != Mode::Exclusive).then_some(mode);
+    let all = shared(first).and_then(|first| others.map(shared).try_fold(first, |all, other| Some(all.and(other?))));
+    all.unwrap_or(Mode::Exclusive)
+}
+
+impl<'a> Web<'a> {
+    fn link(&mut self, wait: usize, token: &'a [u8], link: Link) {
+        self.links.entry(token).or_default().push((wait, link));
+        self.links_count += 1;
+        self.open.push(token);
+    }
+
+    /// Whether the first wait cannot end before its own token moves on.
+    fn first_is_stuck(&mut self, token: &'a [u8]) -> bool {
+        let mut stuck = HashSet::from([token]);
+        let mut new = vec![token];
+        while let Some(token) = new.pop() {
+            for &(index, link) in self.links.get(token).into_iter().flatten() {
+                let Some(wait) = self.waits.get_mut(index) else { continue };
+                if wait.ends_beside(link) {
+                    continue;
+                }
+                if index == 0 {
+                    return true;
+                }
+                if stuck.insert(wait.token) {
+                    new.push(wait.token);
+                }
+            }
+        }
+        false
+    }
+}
+
+impl Wait<'_> {
+    /// Whether the wait can end though this token stays in its way too.
+    fn ends_beside(&mut self, link: Link) -> bool {
+        let Link::Holds(mode) = link else { return false };
+        self.staying = self.staying.with(mode);
+        self.staying.admits(self.wants)
     }
 }

@@ -3,7 +3,7 @@
 use super::waiting::{Limits, Wait};
 use super::{put, Effect, Ended, Site, Table};
 use crate::core::fence::Fence;
-use crate::core::hold::{Delivery, Hold, Holder, Mode, HOLDS_MAX};
+use crate::core::hold::{Delivery, Hold, Holder, Mode};
 use crate::core::lock::Lock;
 use crate::core::name::{HoldName, Label, Place, Token};
 use crate::core::slab::Handle;
@@ -24,6 +24,22 @@ pub struct Ask<'a> {
     pub cap_ms: Option<u64>,
     /// Whether the hold ends with the connection.
     pub ephemeral: bool,
+}
+
+impl<'a> Ask<'a> {
+    /// A new hold as it is asked for.
+    pub(super) fn holder(&self, token: Token<'a>, fence: Fence, label: Label<'a>) -> Holder<'a> {
+        Holder {
+            token,
+            fence,
+            lease: self.lease,
+            label,
+            mode: self.mode,
+            unnamed: self.name.is_none(),
+            names: self.name.into_iter().collect(),
+            cap_ms: self.cap_ms,
+        }
+    }
 }
 
 /// A change of mode. Without one a mode never changes.
@@ -131,8 +147,13 @@ impl Table {
             return Acquired::NotHeld;
         }
         let admitted = self.occupancy(Some(lock), now.instant).admits(request.ask.mode);
-        if admitted && self.lines.first(site.place).is_none() {
-            return self.grant(Some(handle), site.place, request, now);
+        let first = self.lines.first(site.place);
+        if admitted && first == self.lines.find(site.place, request.token.bytes()) {
+            // One that is first in line waited for a mode that it cannot have yet.
+            self.withdraw_silently(site.place, request.token);
+            let answer = self.grant(Some(handle), site.place, request, now);
+            self.serve(Some(handle), site.place, now);
+            return answer;
         }
         self.wait_or_refuse(Some(handle), site.place, request, now.instant)
     }
@@ -150,10 +171,11 @@ impl Table {
     }
 
     /// A token that asks again in the last millisecond of its lease, when it counts as lapsed already, gives its hold
-    /// up: whoever is next in line gets it.
+    /// up: whoever is next in line gets it. A grant that is to be fetched is there to its very end.
     fn give_up_lapsed(&mut self, site: Site<'_>, token: Token<'_>, now: Instant) {
         let hold = site.lock.and_then(|handle| self.locks.get(handle)?.hold(token.bytes()));
-        if hold.is_some_and(|hold| self.ms_left(hold, now) == 0) {
+        let started = hold.filter(|hold| hold.delivery != Delivery::Unfetched);
+        if started.is_some_and(|hold| self.ms_left(hold, now) == 0) {
             self.end_hold(site, token.bytes(), Ended::LeaseEnded);
         }
     }
@@ -163,16 +185,7 @@ impl Table {
             return Acquired::NoFence;
         };
         let Acquire { token, label, client, ask, .. } = *request;
-        let holder = Holder {
-            token,
-            fence,
-            lease: ask.lease,
-            label,
-            mode: ask.mode,
-            unnamed: ask.name.is_none(),
-            names: ask.name.into_iter().collect(),
-            cap_ms: ask.cap_ms,
-        };
+        let holder = ask.holder(token, fence, label);
         let hold = Hold::new(&holder, client, now.instant);
         let handle = match lock {
             None if ask.mode == Mode::Exclusive => {
@@ -200,13 +213,6 @@ impl Table {
         let Some(hold) = self.locks.get(handle).and_then(|lock| lock.hold(token.bytes())) else {
             return Acquired::Held;
         };
-        let adds = request
-            .ask
-            .name
-            .is_some_and(|name| hold.extra.as_ref().is_none_or(|extra| !extra.names.contains(name.bytes())));
-        if adds && hold.count() >= HOLDS_MAX {
-            return Acquired::TooManyHolds;
-        }
         let (mut fence, untold) = (hold.fence, hold.delivery != Delivery::Told);
         // An older node may have given the same number to another holder that was lost with it.
         let predates = self.serving.is_some_and(|serving| fence.get() <= serving.floor);
@@ -215,23 +221,15 @@ impl Table {
                 Some(issued) => fence = issued,
                 None => return Acquired::NoFence,
             }
+            self.update(handle, |lock| lock.update(token.bytes(), |hold| hold.fence = fence));
         }
-        let (mut added, mut tightened) = (false, false);
-        self.update(handle, |lock| {
-            lock.update(token.bytes(), |hold| {
-                hold.fence = fence;
-                added = hold.add(request.ask.name);
-                let cap = request.ask.cap_ms.map(|ms| hold.granted.after_ms(ms));
-                tightened = cap.is_some_and(|cap| hold.tighten(cap));
-            });
-        });
-        let raised = self.raise_lease(handle, token, request.ask.lease, now.instant);
+        let adjusted = self.adjust(handle, token, &request.ask, now.instant);
         self.told(handle, token.bytes());
         self.bind(handle, token.bytes(), request.client, request.ask.ephemeral);
-        if predates || raised || added || tightened {
-            self.push_set(handle, fence, predates || added);
+        if predates || adjusted.added || adjusted.changed {
+            self.push_set(handle, fence, predates || adjusted.added);
         }
-        let new = added || untold;
+        let new = adjusted.added || untold;
         self.counts.repeated += u64::from(!new);
         Acquired::Granted { fence, ttl_ms: self.left_of(handle, token, now.instant), new }
     }
@@ -276,7 +274,7 @@ impl Table {
         name: Option<HoldName<'_>>,
         now: Now,
     ) -> ReleaseOutcome {
-        let withdrawn = self.withdraw(site.place, token);
+        let withdrawn = self.withdraw(site.place, token, name);
         if let Some(legacy) = site.legacy {
             return self.release_legacy(site, legacy, token, name, now);
         }
@@ -300,10 +298,9 @@ impl Table {
             if !taken {
                 return ReleaseOutcome::Free;
             }
-            if left > 0 {
-                if let Some(fence) = fence {
-                    self.push_set(handle, fence, true);
-                }
+            if let Some(fence) = fence.filter(|_| left > 0) {
+                self.told(handle, token.bytes());
+                self.push_set(handle, fence, true);
                 return ReleaseOutcome::Released;
             }
         }
@@ -331,14 +328,16 @@ impl Table {
         lock.holders().any(|seen| self.ms_left(seen.hold, now) > 0).then_some(lock)
     }
 
-    /// This node does not own the lock's slot yet, or does so only now: every lease starts anew.
-    pub fn hold_back(&mut self, handle: Handle, now: Instant) {
+    /// This node does not own the lock's slot yet, or does so only now: every lease starts anew. Whether one is over
+    /// all the same: at its cap.
+    pub fn hold_back(&mut self, handle: Handle, now: Instant) -> bool {
         self.update(handle, |lock| {
             let tokens: Vec<Box<[u8]>> = lock.holders().map(|seen| seen.token.into()).collect();
             for token in tokens {
-                lock.update(&token, |hold| hold.end = hold.end.max(now.after(hold.lease)));
+                lock.update(&token, |hold| hold.end_at(hold.end.max(now.after(hold.lease))));
             }
         });
+        self.locks.get(handle).is_some_and(|lock| lock.first_end() <= now)
     }
 
     pub(super) fn left_of(&self, handle: Handle, token: Token<'_>, now: Instant) -> u64 {
@@ -355,21 +354,24 @@ impl Table {
     /// Moves the end of the lease out, as far as the cap allows, and starts the lease of a grant that is fetched only
     /// now, at the length its poll asked for at least. Whether the saved form of the holder changed.
     pub(super) fn raise_lease(&mut self, handle: Handle, token: Token<'_>, lease: Lease, now: Instant) -> bool {
-        let serving = self.serving;
+        let since = self.serving.map(|serving| serving.since);
+        let end_of = |hold: &Hold| since.map_or(hold.end, |since| hold.end_since(since));
         let mut changed = false;
         self.update(handle, |lock| {
             lock.update(token.bytes(), |hold| {
-                let end = serving.map_or(hold.end, |serving| hold.end_since(serving.since));
-                let moves = now.after(lease) > end && hold.cap().is_none_or(|cap| end < cap);
+                let (mut lease, mut end) = (lease, end_of(hold));
                 if hold.delivery == Delivery::Unfetched {
-                    changed = hold.lease < lease;
-                    hold.lease = hold.lease.max(lease);
-                    hold.end = now.after(hold.lease);
+                    match hold.before_upgrade() {
+                        Some(before) => end = end_of(&before.hold),
+                        None => (lease, end) = (lease.max(hold.lease), now),
+                    }
                     hold.delivery = Delivery::Told;
-                } else if moves {
+                    hold.end = end;
+                }
+                if now.after(lease) > end && hold.cap().is_none_or(|cap| end < cap) {
                     changed = hold.lease != lease;
                     hold.lease = lease;
-                    hold.end = now.after(lease);
+                    hold.end_at(now.after(lease));
                 }
             });
         });

@@ -90,6 +90,9 @@ impl Table {
         let mut copy = lock.clone();
         copy.set_scheduled(None);
         let copy = self.locks.insert(copy);
+        if self.has_bound() {
+            self.bind_copy(copy);
+        }
         self.evicted.push(copy);
         true
     }

@@ -24,6 +24,13 @@ mod serving;
 mod turning;
 mod waiting;
 
+#[cfg(test)]
+mod edges;
+#[cfg(test)]
+mod mode_edges;
+#[cfg(test)]
+mod scene;
+
 use super::codec::{self, Change, Corrupt};
 use super::fence::{Fence, Fences};
 use super::hold::{Hold, Holder, Mode};
@@ -199,9 +206,11 @@ impl Table {
         self.serving = Some(Serving { since: now.instant, floor: self.fences.highest() });
     }
 
-    /// This node is no serving primary (any more): leases stand still.
+    /// This node is no serving primary (any more): leases stand still. What a connection does from now on says nothing
+    /// of a hold, which may go on under another primary.
     pub fn stop_serving(&mut self) {
         self.serving = None;
+        self.unbind_everywhere();
     }
 
     /// Whether this node is a serving primary.
@@ -244,11 +253,12 @@ impl Table {
         self.locks.get(handle)
     }
 
-    /// Milliseconds left of a hold's lease, rounded down. Where leases stand still, the whole lease is left.
+    /// Milliseconds left of a hold's lease, rounded down. Where leases stand still, the whole lease is left, as far as
+    /// the cap allows.
     pub fn ms_left(&self, hold: &Hold, now: Instant) -> u64 {
         match self.serving {
             Some(serving) => now.ms_until(hold.end_since(serving.since)),
-            None => hold.lease.ms(),
+            None => hold.cap().map_or(hold.lease.ms(), |cap| now.ms_until(cap).min(hold.lease.ms())),
         }
     }
 

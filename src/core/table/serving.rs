@@ -4,10 +4,10 @@
 use super::waiting::Answer;
 use super::{put, Effect, Ended, Site, Table};
 use crate::core::fence::Fence;
-use crate::core::hold::{Delivery, Hold, Holder, Mode};
+use crate::core::hold::{Delivery, Hold, Mode};
 use crate::core::line::Waiter;
 use crate::core::lock::Lock;
-use crate::core::name::{HoldName, Label, Place, Token};
+use crate::core::name::{Label, Place, Token};
 use crate::core::slab::Handle;
 use crate::core::time::{Instant, Now};
 
@@ -31,6 +31,17 @@ impl Occupancy {
             _ => false,
         }
     }
+
+    /// With one more who holds the lock this way.
+    pub(super) fn with(self, mode: Mode) -> Self {
+        match (self, mode) {
+            (Self::Exclusive, _) | (_, Mode::Exclusive) => Self::Exclusive,
+            (Self::Free, Mode::Shared(limit)) => Self::Shared { count: 1, smallest_limit: limit },
+            (Self::Shared { count, smallest_limit }, Mode::Shared(limit)) => {
+                Self::Shared { count: count + 1, smallest_limit: limit.into_iter().chain(smallest_limit).min() }
+            }
+        }
+    }
 }
 
 impl Table {
@@ -45,7 +56,10 @@ impl Table {
             while self.locks.get_mut(handle)?.has_ended(serving.since, now.instant) {
                 let seen = self.locks.get(handle)?.first_to_end()?;
                 let (token, unfetched) = (Box::from(seen.token), seen.hold.delivery == Delivery::Unfetched);
-                self.end_hold(site, &token, if unfetched { Ended::TakenBack } else { Ended::LeaseEnded });
+                match seen.hold.before_upgrade() {
+                    Some(_) if unfetched => self.fall_back(handle, &token),
+                    _ => self.end_hold(site, &token, if unfetched { Ended::TakenBack } else { Ended::LeaseEnded }),
+                }
             }
         }
         self.serve(handle, site.place, now)
@@ -63,8 +77,9 @@ impl Table {
     fn admits(&self, lock: Option<&Lock>, waiter: &Waiter, now: Instant) -> bool {
         if waiter.upgrade {
             // Alone, or without a hold to upgrade any more: both end the wait.
-            let others = lock.into_iter().flat_map(Lock::holders).filter(|seen| *seen.token != *waiter.token);
-            return others.into_iter().all(|seen| self.is_over(seen.hold, now));
+            let Some(lock) = lock.filter(|lock| lock.hold(&waiter.token).is_some()) else { return true };
+            let mut others = lock.holders().filter(|seen| *seen.token != *waiter.token);
+            return others.all(|seen| self.is_over(seen.hold, now));
         }
         self.occupancy(lock, now).admits(waiter.mode)
     }
@@ -73,26 +88,14 @@ impl Table {
     pub(super) fn occupancy(&self, lock: Option<&Lock>, now: Instant) -> Occupancy {
         let Some(lock) = lock.filter(|lock| !lock.is_empty()) else { return Occupancy::Free };
         let all_live = lock.first_end() > now;
-        if lock.is_exclusive() {
-            let over = !all_live && lock.holders().all(|seen| self.is_over(seen.hold, now));
-            return if over { Occupancy::Free } else { Occupancy::Exclusive };
+        if all_live && lock.is_exclusive() {
+            return Occupancy::Exclusive;
         }
         if all_live {
             return Occupancy::Shared { count: lock.len(), smallest_limit: lock.smallest_limit() };
         }
         let live = lock.holders().filter(|seen| !self.is_over(seen.hold, now));
-        let (mut count, mut smallest_limit) = (0, None);
-        for seen in live {
-            count += 1;
-            if let Mode::Shared(Some(limit)) = seen.mode {
-                smallest_limit = Some(smallest_limit.map_or(limit, |smallest: u32| smallest.min(limit)));
-            }
-        }
-        if count == 0 {
-            Occupancy::Free
-        } else {
-            Occupancy::Shared { count, smallest_limit }
-        }
+        live.fold(Occupancy::Free, |occupancy, seen| occupancy.with(seen.mode))
     }
 
     /// Takes the token's hold away. The caller serves the line next.
@@ -155,29 +158,26 @@ impl Table {
 
     fn hand_to(&mut self, waiter: Waiter, fence: Fence, handle: Handle, now: Now) {
         let Some(token) = Token::new(&waiter.token) else { return };
+        let ask = waiter.ask();
         if waiter.upgrade {
-            self.make_exclusive(handle, token, fence, waiter.lease, now.instant);
-            self.update(handle, |lock| lock.update(token.bytes(), |hold| hold.delivery = Delivery::Untold));
+            self.make_exclusive(handle, token, fence);
+            self.adjust(handle, token, &ask, now.instant);
         } else {
-            let name = waiter.name.as_deref().and_then(HoldName::new);
-            let holder = Holder {
-                token,
-                fence,
-                lease: waiter.lease,
-                label: Label::cut(&waiter.label),
-                mode: waiter.mode,
-                unnamed: name.is_none(),
-                names: name.into_iter().collect(),
-                cap_ms: waiter.cap_ms,
-            };
-            let mut hold = Hold::new(&holder, waiter.client, now.instant);
-            hold.delivery = Delivery::Untold;
-            if let Some(until) = waiter.until.filter(|_| waiter.seat.is_none()) {
-                hold.delivery = Delivery::Unfetched;
-                hold.end = until;
-            }
+            let holder = ask.holder(token, fence, Label::cut(&waiter.label));
+            let hold = Hold::new(&holder, waiter.client, now.instant);
             self.update(handle, |lock| put(lock, &holder, hold));
         }
+        let since = self.serving.map_or(now.instant, |serving| serving.since);
+        self.update(handle, |lock| {
+            lock.update(token.bytes(), |hold| match waiter.until {
+                Some(until) if waiter.seat.is_none() => {
+                    let before = hold.before_upgrade().map(|before| before.hold.end_since(since));
+                    hold.delivery = Delivery::Unfetched;
+                    hold.end_at(before.map_or(until, |end| end.min(until)));
+                }
+                _ => hold.delivery = Delivery::Untold,
+            });
+        });
         self.bind(handle, token.bytes(), waiter.client, waiter.ephemeral);
         self.push_set(handle, fence, true);
         self.effects.push(Effect::Acquired);

@@ -1,13 +1,14 @@
 //! Changes of mode: from shared to exclusive and back. A mode never changes silently, and a change that fails leaves the
 //! hold as it was.
 
-use super::holding::{Acquire, Acquired, Turn};
+use super::holding::{Acquire, Acquired, Ask, Turn};
 use super::{Answer, Effect, Table};
 use crate::core::fence::Fence;
-use crate::core::hold::{Mode, SharedHold};
+use crate::core::hold::{Hold, Mode, SharedHold};
+use crate::core::lock::Lock;
 use crate::core::name::{Place, Token};
 use crate::core::slab::Handle;
-use crate::core::time::{Instant, Lease, Now};
+use crate::core::time::{Instant, Now};
 
 impl Table {
     /// The token holds the lock already: repeats its grant, or changes its mode.
@@ -19,11 +20,17 @@ impl Table {
         request: &Acquire<'_>,
         now: Now,
     ) -> Acquired {
+        let hold = self.locks.get(handle).and_then(|lock| lock.hold(request.token.bytes()));
+        if hold.is_some_and(|hold| hold.is_full_for(request.ask.name)) {
+            return Acquired::TooManyHolds;
+        }
         match (exclusive, request.ask.mode, request.ask.turn) {
             (true, Mode::Shared(limit), Turn::Downgrade) => {
-                self.make_shared(handle, request.token.bytes(), limit, None);
                 let answer = self.repeat(handle, request, now);
-                self.serve(Some(handle), place, now);
+                if matches!(answer, Acquired::Granted { .. }) {
+                    self.downgrade(handle, request.token.bytes(), limit);
+                    self.serve(Some(handle), place, now);
+                }
                 answer
             }
             (true, ..) | (false, Mode::Shared(_), _) => self.repeat(handle, request, now),
@@ -40,7 +47,8 @@ impl Table {
             return Acquired::NoFence;
         };
         self.withdraw_silently(place, request.token);
-        self.make_exclusive(handle, request.token, fence, request.ask.lease, now.instant);
+        self.make_exclusive(handle, request.token, fence);
+        self.adjust(handle, request.token, &request.ask, now.instant);
         self.told(handle, request.token.bytes());
         self.bind(handle, request.token.bytes(), request.client, request.ask.ephemeral);
         self.push_set(handle, fence, true);
@@ -50,47 +58,86 @@ impl Table {
         Acquired::Granted { fence, ttl_ms, new: true }
     }
 
-    /// Makes the only one of those who shared a lock its exclusive holder.
-    pub(super) fn make_exclusive(
-        &mut self,
-        handle: Handle,
-        token: Token<'_>,
-        fence: Fence,
-        lease: Lease,
-        now: Instant,
-    ) {
-        self.update(handle, |lock| {
-            let label = lock.holders().next().map(|seen| Box::<[u8]>::from(seen.label)).unwrap_or_default();
-            let limit = lock.limit_of(token.bytes());
-            if let Some(mut hold) = lock.vacate(token.bytes()) {
-                hold.remember(SharedHold { fence: hold.fence, limit });
-                hold.fence = fence;
-                lock.occupy(token.bytes(), &label, hold);
+    /// Makes the only one of those who shared a lock its exclusive holder, under this fence.
+    pub(super) fn make_exclusive(&mut self, handle: Handle, token: Token<'_>, fence: Fence) {
+        self.turn(handle, token.bytes(), |lock, label, mut hold, limit| {
+            if !lock.is_exclusive() {
+                hold.remember(SharedHold { hold: hold.clone(), limit });
             }
+            hold.fence = fence;
+            lock.vacate(token.bytes());
+            lock.occupy(token.bytes(), label, hold);
         });
-        self.raise_lease(handle, token, lease, now);
     }
 
-    /// Makes the exclusive holder of a lock one of those who may share it, under its own fence or an older one of its.
-    pub(super) fn make_shared(&mut self, handle: Handle, token: &[u8], limit: Option<u32>, older: Option<Fence>) {
+    /// Makes the exclusive holder of a lock one of those who may share it, under the same fence.
+    fn downgrade(&mut self, handle: Handle, token: &[u8], limit: Option<u32>) {
         let mut fence = None;
-        self.update(handle, |lock| {
-            let label = lock.holders().next().map(|seen| Box::<[u8]>::from(seen.label)).unwrap_or_default();
-            if let Some(mut hold) = lock.vacate(token) {
-                hold.fence = older.unwrap_or(hold.fence);
-                fence = Some(hold.fence);
-                lock.join(token, &label, limit, hold);
-            }
+        self.turn(handle, token, |lock, label, hold, _| {
+            fence = Some(hold.fence);
+            lock.clear();
+            lock.join(token, label, limit, hold);
         });
         if let Some(fence) = fence {
             self.push_set(handle, fence, true);
         }
     }
 
+    /// Takes an upgrade back that its holder never learned of: it has the shared hold that it had before.
+    pub(super) fn fall_back(&mut self, handle: Handle, token: &[u8]) {
+        let hold = self.locks.get(handle).and_then(|lock| lock.hold(token));
+        let Some(SharedHold { mut hold, limit }) = hold.and_then(Hold::before_upgrade).cloned() else { return };
+        hold.confirm();
+        self.unbind(handle, token);
+        let (fence, client, ephemeral) = (hold.fence, hold.client, hold.is_ephemeral());
+        self.turn(handle, token, |lock, label, _, _| {
+            lock.clear();
+            lock.join(token, label, limit, hold);
+        });
+        self.bind(handle, token, client, ephemeral);
+        self.push_set(handle, fence, true);
+        self.counts.taken_back += 1;
+    }
+
+    fn turn(&mut self, handle: Handle, token: &[u8], change: impl FnOnce(&mut Lock, &[u8], Hold, Option<u32>)) {
+        self.update(handle, |lock| {
+            let Some(seen) = lock.holder(token) else { return };
+            let limit = if let Mode::Shared(limit) = seen.mode { limit } else { None };
+            let (label, hold) = (Box::<[u8]>::from(seen.label), seen.hold.clone());
+            change(lock, &label, hold, limit);
+        });
+    }
+
     /// The token gets what it waits for in another way: its wait is over without an answer to count.
-    fn withdraw_silently(&mut self, place: Place<'_>, token: Token<'_>) {
+    pub(super) fn withdraw_silently(&mut self, place: Place<'_>, token: Token<'_>) {
         if let Some(waiter) = self.lines.find(place, token.bytes()).and_then(|waiter| self.lines.leave(waiter)) {
             self.effects.extend(waiter.seat.map(|seat| Effect::Answer(seat, Answer::Superseded)));
         }
     }
+
+    /// Gives a hold what a request adds to it: a hold of another name, a tighter cap, a longer lease.
+    pub(super) fn adjust(&mut self, handle: Handle, token: Token<'_>, ask: &Ask<'_>, now: Instant) -> Adjusted {
+        let since = self.serving.map(|serving| serving.since);
+        let mut adjusted = Adjusted::default();
+        self.update(handle, |lock| {
+            lock.update(token.bytes(), |hold| {
+                adjusted.added = hold.add(ask.name);
+                // What was promised stays promised.
+                let promised = since.map_or(hold.end, |since| hold.end_since(since));
+                let cap = ask.cap_ms.map(|ms| hold.granted.after_ms(ms).max(promised));
+                adjusted.changed = cap.is_some_and(|cap| hold.tighten(cap));
+            });
+        });
+        adjusted.changed |= self.raise_lease(handle, token, ask.lease, now);
+        adjusted
+    }
+}
+
+/// What a request added to a hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Adjusted {
+    /// Whether there is a hold more.
+    pub(super) added: bool,
+    /// Whether the saved form of lease or cap changed.
+    pub(super) changed: bool,
 }

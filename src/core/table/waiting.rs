@@ -1,11 +1,11 @@
 //! Waiting in line: joining it, and the ways a wait ends without the lock.
 
-use super::holding::{Acquire, Acquired, Turn};
+use super::holding::{Acquire, Acquired, Ask, Turn};
 use super::{Effect, Table};
 use crate::core::fence::Fence;
 use crate::core::hold::{Delivery, Hold};
 use crate::core::line::{Seat, Waiter};
-use crate::core::name::{Place, Token};
+use crate::core::name::{HoldName, Place, Token};
 use crate::core::slab::Handle;
 use crate::core::time::Instant;
 
@@ -75,43 +75,27 @@ impl Table {
             Wait::Block(seat, until) => (Some(seat), until),
             Wait::Poll(until) => (None, Some(until)),
         };
-        let set = |waiter: &mut Waiter| {
-            let ask = &request.ask;
-            waiter.lease = ask.lease;
-            waiter.mode = ask.mode;
-            waiter.name = ask.name.map(|name| name.bytes().into());
-            waiter.cap_ms = ask.cap_ms;
-            waiter.ephemeral = ask.ephemeral;
-            waiter.label = request.label.bytes().into();
-            waiter.client = request.client;
-            waiter.asked = now;
-            waiter.seat = seat;
-            waiter.until = until;
-        };
-        let upgrade = request.ask.turn == Turn::Upgrade;
-        let waits = self.lines.find(place, request.token.bytes());
-        let waiter = match waits {
-            Some(waiter) => {
-                let blocks = self.lines.get(waiter).is_some_and(|waiter| waiter.seat.is_some());
-                if blocks != seat.is_some() && self.is_full(seat, request.limits) {
-                    return Acquired::TooMany;
-                }
-                if let Some(old) = self.lines.take_over(waiter, set) {
+        let waiter = waiter(place, request, seat, until, now);
+        let known = self.lines.find(place, request.token.bytes());
+        // A token that waits for an upgrade and lost its hold waits for something else now: at the end of the line.
+        let same = known.and_then(|known| self.lines.get(known)).filter(|known| known.upgrade == waiter.upgrade);
+        if same.is_none_or(|same| same.seat.is_some() != seat.is_some()) && self.is_full(seat, request.limits) {
+            return Acquired::TooMany;
+        }
+        let before = same.map_or(u64::MAX, Waiter::order);
+        if same.is_none_or(|same| same.mode != waiter.mode) && self.would_never_end(held, &waiter, before) {
+            self.counts.deadlocks += 1;
+            return Acquired::Deadlock;
+        }
+        let waiter = match known.filter(|_| same.is_some()) {
+            Some(known) => {
+                if let Some(old) = self.lines.take_over(known, waiter) {
                     self.effects.push(Effect::Answer(old, Answer::Superseded));
                 }
-                waiter
+                known
             }
             None => {
-                if self.is_full(seat, request.limits) {
-                    return Acquired::TooMany;
-                }
-                let mut waiter = Waiter::new(place, request.token, &[], request.ask.lease, now);
-                set(&mut waiter);
-                waiter.upgrade = upgrade;
-                if self.would_never_end(held, &waiter) {
-                    self.counts.deadlocks += 1;
-                    return Acquired::Deadlock;
-                }
+                self.withdraw_silently(place, request.token);
                 self.counts.waited += 1;
                 let waiter = self.lines.join(waiter);
                 if let Some(held) = held {
@@ -134,12 +118,15 @@ impl Table {
         }
     }
 
-    /// Ends the token's wait because it releases; its connection gets null. Whether it waited.
-    pub(super) fn withdraw(&mut self, place: Place<'_>, token: Token<'_>) -> bool {
+    /// Ends the token's wait because it releases, or the wait for a hold of this name; its connection gets null.
+    /// Whether it waited.
+    pub(super) fn withdraw(&mut self, place: Place<'_>, token: Token<'_>, name: Option<HoldName<'_>>) -> bool {
         if self.lines.is_empty() {
             return false;
         }
+        let meant = |waiter: &Waiter| name.is_none() || waiter.name.as_deref() == name.map(HoldName::bytes);
         let waits = self.lines.find(place, token.bytes());
+        let waits = waits.filter(|&waiter| self.lines.get(waiter).is_some_and(meant));
         let Some(waiter) = waits.and_then(|waiter| self.lines.leave(waiter)) else { return false };
         self.counts.withdrawn += 1;
         self.effects.extend(waiter.seat.map(|seat| Effect::Answer(seat, Answer::Empty)));
@@ -195,27 +182,49 @@ impl Table {
     }
 
     /// Ends a grant whose reply could not be delivered, unless its token learned of it in another way: it is over, and
-    /// the next in line may have its turn. An upgrade leaves the shared hold. Whether there was such a grant.
-    pub fn void(&mut self, handle: Handle, fence: Fence, now: Instant) -> bool {
-        let seen = self.locks.get(handle).and_then(|lock| {
+    /// the next in line may have its turn. Whether it is.
+    pub fn void(&mut self, lock: Handle, fence: Fence, now: Instant) -> bool {
+        let seen = self.locks.get(lock).and_then(|lock| {
             let mut untold = lock.holders_with(fence).filter(|seen| seen.hold.delivery == Delivery::Untold);
             untold.next()
         });
-        let Some(seen) = seen else { return false };
-        let (token, before) = (Box::<[u8]>::from(seen.token), seen.hold.before_upgrade());
-        match before {
-            Some(before) => {
-                self.counts.taken_back += 1;
-                self.make_shared(handle, &token, before.limit, Some(before.fence));
-                self.told(handle, &token);
-            }
-            None => self.update(handle, |lock| {
-                lock.update(&token, |hold| {
-                    hold.delivery = Delivery::Unfetched;
-                    hold.end = now;
-                });
-            }),
-        }
+        let Some(token) = seen.map(|seen| Box::<[u8]>::from(seen.token)) else { return false };
+        self.update(lock, |lock| {
+            lock.update(&token, |hold| {
+                hold.delivery = Delivery::Unfetched;
+                hold.end = now;
+            });
+        });
         true
+    }
+}
+
+/// A wait as it is asked for.
+fn waiter(place: Place<'_>, request: &Acquire<'_>, seat: Option<Seat>, until: Option<Instant>, now: Instant) -> Waiter {
+    let ask = &request.ask;
+    let mut waiter = Waiter::new(place, request.token, ask.lease, now);
+    waiter.label = request.label.bytes().into();
+    waiter.mode = ask.mode;
+    waiter.name = ask.name.map(|name| name.bytes().into());
+    waiter.cap_ms = ask.cap_ms;
+    waiter.ephemeral = ask.ephemeral;
+    waiter.upgrade = ask.turn == Turn::Upgrade;
+    waiter.client = request.client;
+    waiter.seat = seat;
+    waiter.until = until;
+    waiter
+}
+
+impl Waiter {
+    /// What the waiter asks for.
+    pub(super) fn ask(&self) -> Ask<'_> {
+        Ask {
+            mode: self.mode,
+            turn: if self.upgrade { Turn::Upgrade } else { Turn::No },
+            lease: self.lease,
+            name: self.name.as_deref().and_then(HoldName::new),
+            cap_ms: self.cap_ms,
+            ephemeral: self.ephemeral,
+        }
     }
 }
