@@ -6,6 +6,9 @@
 #![allow(unsafe_code, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
 mod guard;
+mod guard_cluster;
+mod guard_effects;
 mod guard_refused;
+mod guard_rights;
 mod harness;
 mod smoke;
