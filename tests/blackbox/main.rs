@@ -7,8 +7,10 @@
 
 mod guard;
 mod guard_cluster;
+mod guard_docs;
 mod guard_effects;
 mod guard_refused;
 mod guard_rights;
 mod harness;
 mod smoke;
+mod transcript;
