@@ -136,7 +136,7 @@ fn a_repeat_gets_a_new_fence_only_after_a_promotion() {
 fn without_fences_nothing_is_granted_and_nothing_changes() {
     let (mut scene, _) = held();
     use_up_fences(&mut scene);
-    let other = Site { place: Place { db: 0, key: b"other" }, lock: None };
+    let other = Site { place: Place { db: 0, key: b"other" }, lock: None, legacy: None };
     assert_eq!(scene.table.acquire(other, &by("bob"), at(START_US)), Acquired::NoFence);
     assert_eq!((scene.effects(), scene.table.known()), (vec![], 1));
     assert_eq!(scene.acquire(shared(by("bob"))), Acquired::Held);
@@ -184,7 +184,7 @@ fn only_what_just_left_its_key_is_taken_for_evicted() {
     assert!(table.evicted(PLACE));
     let copy = table.find_evicted(PLACE);
     table.freed(lock);
-    let site = Site { place: PLACE, lock: copy };
+    let site = Site { place: PLACE, lock: copy, legacy: None };
     assert_eq!(table.check(site, token("ann"), at(START_US).instant), LEASE_MS, "held while it is away");
     table.put_back(copy.unwrap());
     assert_eq!((table.held(), table.find_evicted(PLACE)), (1, None));

@@ -286,7 +286,7 @@ fn a_wait_that_becomes_one_for_more_can_be_a_deadlock() {
     let mut scene = Scene::held(limit(by("ann"), 2));
     scene.take(limit(by("cyd"), 2));
     let now = scene.now();
-    let other = Site { place: Place { db: 0, key: b"other" }, lock: None };
+    let other = Site { place: Place { db: 0, key: b"other" }, lock: None, legacy: None };
     assert!(matches!(scene.table.acquire(other, &by("bob"), now), Acquired::Granted { .. }));
     let Some(Effect::Created(held)) = scene.table.take_effects().into_iter().next() else { panic!("nothing created") };
     scene.wait(block(limit(by("bob"), 2), 1));

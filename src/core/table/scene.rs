@@ -39,7 +39,7 @@ impl Scene {
     }
 
     pub fn site(&self) -> Site<'static> {
-        Site { place: PLACE, lock: self.lock }
+        Site { place: PLACE, lock: self.lock, legacy: None }
     }
 
     pub fn now(&self) -> Now {
