@@ -146,7 +146,7 @@ on_every_server! {
         // Where options stand makes no difference.
         let reply = cmd!(client, "COMMAND", "GETKEYS", "LOCK.ACQUIRE", "k", "LABEL", "x", "TOKEN", "y");
         assert_eq!(reply, Reply::Array(vec![Reply::Bulk(b"k".to_vec())]));
-        for record in COMMANDS {
+        for record in COMMANDS.iter().filter(|record| record.name != "LOCK.GUARD") {
             let reply = cmd!(client, "COMMAND", "GETKEYS", record.name, "k", "a");
             let keys = if reply.is_error() { cmd!(client, "COMMAND", "GETKEYS", record.name, "k") } else { reply };
             assert_eq!(keys.array(), [Reply::Bulk(b"k".to_vec())], "{}", record.name);

@@ -187,7 +187,7 @@ on_every_server! {
     /// The server ignores what its own file's commands answer, but for a line in the log.
     fn a_lock_of_a_newer_version_in_the_append_only_file_is_told_in_the_log(kind: Kind) {
         let mut newer = holder(7, LONG_MS, b"t", b"");
-        newer[0] = 2;
+        newer[0] = 3;
         let good = holder(8, LONG_MS, b"t", b"");
         let file = aof(&[args!["LOCK._SET", "newer", newer], args!["LOCK._SET", "good", good]]);
         let server = Server::builder(kind).arg("appendonly", "yes").file("appendonly.aof", &file).start();

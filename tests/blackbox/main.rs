@@ -30,6 +30,7 @@ mod keyspace;
 mod label;
 mod label_option;
 mod lease_end;
+mod legacy;
 mod load;
 mod markdown;
 mod memory;

@@ -26,13 +26,17 @@ fn command_info(client: &mut Client, record: &Record) -> Vec<Reply> {
 }
 
 /// The flags the server shows: it spells some in its own way, and marks commands of modules.
+const GUARD: &str = "LOCK.GUARD";
+
 fn expected_flags(record: &Record) -> Names {
     let shown = words(record.flags).map(|flag| match flag {
         "deny-oom" => "denyoom",
         "deny-script" => "noscript",
         other => other,
     });
-    shown.chain(["module"]).map(str::to_owned).collect()
+    // Its keys depend on the command it runs.
+    let movable = (record.name == GUARD).then_some("movablekeys");
+    shown.chain(["module"]).chain(movable).map(str::to_owned).collect()
 }
 
 fn expected_categories(record: &Record, kind: Kind) -> Names {
@@ -105,7 +109,11 @@ on_every_server! {
         let mut client = server.resp3_client();
         for record in COMMANDS {
             let entry = command_info(&mut client, record);
-            let [spec] = entry[8].array() else { panic!("{}: {entry:?}", record.name) };
+            let [spec, more @ ..] = entry[8].array() else { panic!("{}: {entry:?}", record.name) };
+            // The keys of the command that a guard runs are told by asking.
+            let flags: Vec<Names> = more.iter().map(|spec| names(spec.get("flags"))).collect();
+            let incomplete = ["RW", "access", "update", "incomplete"].map(str::to_owned).into_iter().collect();
+            assert_eq!(flags, if record.name == GUARD { vec![incomplete] } else { vec![] }, "{}", record.name);
             assert_eq!(names(spec.get("flags")), expected_key_flags(record), "{}", record.name);
             let search = spec.get("begin_search");
             assert_eq!((search.get("type").text(), search.get("spec").get("index").int()), ("index".to_owned(), 1));

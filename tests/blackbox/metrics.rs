@@ -6,13 +6,14 @@ use std::time::Duration;
 use crate::harness::{cmd, eventually, grant, info, on_every_server, Client, Kind, Server};
 
 const SOON: Duration = Duration::from_secs(5);
-const LINES: [&str; 21] = [
+const LINES: [&str; 22] = [
     "lock_deadlocks",
     "lock_evictions_undone",
     "lock_expires_undone",
     "lock_fence",
     "lock_granted",
     "lock_grants_taken_back",
+    "lock_guard_refused",
     "lock_handed_over",
     "lock_held",
     "lock_late_releases_free",
