@@ -169,7 +169,8 @@ on_every_server! {
     fn watch_sees_a_lease_end_that_nobody_touches(kind: Kind) {
         let server = Server::start(kind);
         let (mut client, mut watcher) = (server.client(), server.client());
-        grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 30));
+        // Long enough to be held still when it is watched, also on a busy machine.
+        grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 500));
         assert!(aborts(&mut watcher, &["k"], || {
             eventually(SOON, || match cmd!(client, "DBSIZE").int() {
                 0 => Ok(()),
@@ -228,7 +229,7 @@ on_every_server! {
                 assert_eq!(invalidated(cache), ["k"], "{args:?}");
             }
         }
-        grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 500));
+        grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 1_500));
         caches.iter_mut().for_each(|cache| {
             invalidated(cache);
             fill_cache(cache);
