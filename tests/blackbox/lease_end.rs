@@ -95,13 +95,13 @@ on_every_server! {
     fn an_extension_moves_the_end(kind: Kind) {
         let server = server_with_events(kind);
         let (mut client, mut ear) = (server.client(), listener(&server));
-        grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 300));
-        grant(&cmd!(client, "LOCK.ACQUIRE", "later", "TOKEN", "a", "PX", 350));
+        grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 1_000));
+        grant(&cmd!(client, "LOCK.ACQUIRE", "later", "TOKEN", "a", "PX", 1_100));
         let sent = Instant::now();
-        assert_eq!(cmd!(client, "LOCK.EXTEND", "k", "a", "PX", 600).int(), 600);
+        assert_eq!(cmd!(client, "LOCK.EXTEND", "k", "a", "PX", 1_500).int(), 1_500);
         assert_eq!(ear.recv_push().array()[2].text(), "later");
         assert_eq!(ear.recv_push().array()[2].text(), "k");
-        assert!(sent.elapsed() >= Duration::from_millis(600), "after {:?}", sent.elapsed());
+        assert!(sent.elapsed() >= Duration::from_millis(1_500), "after {:?}", sent.elapsed());
     }
 
     fn leases_end_in_the_order_of_their_ends(kind: Kind) {
@@ -150,7 +150,7 @@ on_every_server! {
             left => Err(left),
         });
         let late = answered.elapsed().saturating_sub(lease);
-        assert!(late < Duration::from_millis(500), "the last was late by {late:?}");
+        assert!(late < Duration::from_millis(1_500), "the last was late by {late:?}");
     }
 
     fn a_command_sees_the_end_before_the_timer_does(kind: Kind) {
@@ -190,14 +190,14 @@ on_every_server! {
         assert_eq!(grant(&replies[0]).new, 1);
         let free = Instant::now();
         assert_eq!(ear.recv_push().array()[2].text(), "k");
-        assert!(free.elapsed() < Duration::from_millis(300), "heard {:?} later", free.elapsed());
+        assert!(free.elapsed() < Duration::from_secs(1), "heard {:?} later", free.elapsed());
     }
 
     fn while_writes_are_paused_a_lease_ends_without_a_write(kind: Kind) {
         // With an append-only file, a write during the pause would be a failed assertion of the server.
         let server = Server::builder(kind).arg("appendonly", "yes").start();
         let mut client = server.client();
-        grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 30));
+        grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 500));
         cmd!(client, "CLIENT", "PAUSE", 10_000, "WRITE").ok();
         eventually(SOON, || match cmd!(client, "LOCK.CHECK", "k", "a").int() {
             0 => Ok(()),

@@ -248,7 +248,7 @@ on_every_server! {
                 assert_eq!(invalidated(cache), ["k"], "{args:?}");
             }
         }
-        grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 500));
+        grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 1_500));
         caches.iter_mut().for_each(|cache| {
             invalidated(cache);
             fill_cache(cache);
