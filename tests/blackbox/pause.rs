@@ -13,9 +13,10 @@ use crate::replication::agree;
 
 const SOON: Duration = Duration::from_secs(10);
 const LONG_MS: u64 = 600_000;
-const LEASE_MS: u64 = 200;
-/// Long after the lease, with the pump's chances to go wrong in between.
-const WELL_AFTER: Duration = Duration::from_millis(350);
+/// Long enough to be still running when the pause begins, on a busy machine too.
+const LEASE_MS: u64 = 500;
+/// The pump's chances to go wrong once a lease is over.
+const WELL_AFTER: Duration = Duration::from_millis(150);
 
 /// A primary with everything that makes it write: an append-only file and a replica. No pings move its offset.
 fn pair(kind: Kind) -> (Server, Server) {
@@ -57,13 +58,16 @@ fn gone(client: &mut Client, key: &str) {
     });
 }
 
-/// The lease is over: the key stands, nobody holds the lock, and the stream stands still.
+/// The lease ends: the key stands, nobody holds the lock, and the stream stands still.
 #[track_caller]
 fn stands_still(client: &mut Client, key: &str) {
     let before = offset(client);
+    eventually(SOON, || match ms_left(client, key, "t") {
+        0 => Ok(()),
+        left => Err(left),
+    });
     let_pass(WELL_AFTER);
     assert_eq!(cmd!(client, "EXISTS", key).int(), 1, "something was written during the pause");
-    assert_eq!(ms_left(client, key, "t"), 0);
     assert!(cmd!(client, "LOCK.INFO", key).is_null());
     assert_eq!(offset(client), before);
 }
@@ -94,9 +98,9 @@ on_every_server! {
         take(&mut client, "k", "t", LEASE_MS);
         let before = written_bytes(&primary);
         assert!(before > 0);
-        cmd!(client, "CLIENT", "PAUSE", 800, "ALL").ok();
+        cmd!(client, "CLIENT", "PAUSE", 1000, "ALL").ok();
         send!(client, "EXISTS", "k");
-        assert_eq!(client.try_recv(WELL_AFTER), None);
+        assert_eq!(client.try_recv(Duration::from_millis(LEASE_MS) + WELL_AFTER), None);
         assert_eq!(written_bytes(&primary), before);
         client.recv().int();
         gone(&mut client, "k");
@@ -107,16 +111,18 @@ on_every_server! {
     fn a_pause_that_ends_by_itself_ends_leases_too(kind: Kind) {
         let (primary, _replica) = pair(kind);
         let mut client = primary.client();
-        let (_, start) = span(|| take(&mut client, "k", "t", 100));
-        cmd!(client, "CLIENT", "PAUSE", 500, "WRITE").ok();
-        start.ends(&mut client, "k", 400);
+        let (_, start) = span(|| {
+            take(&mut client, "k", "t", LEASE_MS);
+            cmd!(client, "CLIENT", "PAUSE", 1000, "WRITE").ok();
+        });
+        start.ends(&mut client, "k", 1000);
     }
 
     /// The pause begins in the middle of a transaction that goes on writing.
     fn a_pause_inside_multi_does_no_harm(kind: Kind) {
         let (primary, replica) = pair(kind);
         let mut client = primary.client();
-        take(&mut client, "ends", "t", 50);
+        take(&mut client, "ends", "t", LEASE_MS);
         take(&mut client, "released", "t", LONG_MS);
         cmd!(client, "MULTI").ok();
         for line in [
@@ -216,7 +222,7 @@ on_every_server! {
         take(&mut client, "k2", "t", LEASE_MS);
         cmd!(client, "SET", "unheard", "again").ok();
         send!(stopper, "SHUTDOWN");
-        assert_eq!(stopper.try_recv(WELL_AFTER), None);
+        assert_eq!(stopper.try_recv(Duration::from_millis(LEASE_MS) + WELL_AFTER), None);
         primary.expect_crash();
         replica.sigcont();
         assert!(primary.wait_for_exit().success(), "{}", primary.log());
