@@ -5,6 +5,20 @@
 // Tests assert by panicking, and only a process owner may send signals and ask for a parent-death signal.
 #![allow(unsafe_code, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
+mod acknowledged;
+mod at_once;
+mod cluster_waiting;
+mod deadlock;
+mod failover_waiting;
+mod at_once;
+mod deadlock;
 mod harness;
 mod label;
+mod leave;
+mod line_shown;
+mod poll;
+mod resend;
 mod smoke;
+mod waiting;
+mod waiting_time;
+mod wake;

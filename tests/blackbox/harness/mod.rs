@@ -14,6 +14,7 @@ mod crash;
 mod grant;
 mod info;
 mod kind;
+pub mod line;
 mod patience;
 pub mod payload;
 mod port;
