@@ -17,6 +17,7 @@ mod grant;
 pub mod hold;
 mod info;
 mod kind;
+pub mod line;
 mod patience;
 pub mod payload;
 mod port;
