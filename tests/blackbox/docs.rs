@@ -14,6 +14,7 @@ use crate::transcript::{self, words};
 
 const REFERENCE: &str = include_str!("../../docs/commands.md");
 const WAITING: &str = include_str!("../../docs/waiting.md");
+const LEGACY: &str = include_str!("../../docs/legacy.md");
 const INTERNALS: &str = include_str!("../../docs/internals.md");
 const FAILURES: &str = include_str!("../../src/command/failure.rs");
 
@@ -27,6 +28,7 @@ fn argument(arg: &Arg) -> String {
     let text = match (&arg.kind, arg.token) {
         (ArgKind::OneOf(choices), _) => choices.iter().map(argument).collect::<Vec<_>>().join(" | "),
         (ArgKind::Flag, Some(word)) => word.to_owned(),
+        (ArgKind::Texts, _) => format!("{} ...", arg.name),
         (_, Some(word)) => format!("{word} {}", arg.name),
         (_, None) => arg.name.to_owned(),
     };
@@ -46,6 +48,7 @@ on_every_server! {
         let server = Server::start(kind);
         transcript::assert_true(&server, REFERENCE);
         transcript::assert_true(&server, WAITING);
+        transcript::assert_true(&server, LEGACY);
     }
 
     fn every_error_that_can_be_typed_is_what_a_server_replies(kind: Kind) {
