@@ -69,6 +69,21 @@ impl Acknowledged {
     }
 }
 
+/// Writes twenty keys at a time, each of them new.
+fn flood_until_dead(client: &mut Client) {
+    let value = "x".repeat(2000);
+    for first in (0..u64::MAX).step_by(20) {
+        for n in first..first + 20 {
+            if client.try_send(&["SET", &format!("flood {n}"), &value]).is_err() {
+                return;
+            }
+        }
+        if (0..20).any(|_| client.try_recv(SOON).is_none()) {
+            return;
+        }
+    }
+}
+
 /// The newest part of the append-only file.
 fn last_part(dir: &Scratch) -> std::path::PathBuf {
     let parts = fs::read_dir(dir.join("appendonlydir")).expect("an append-only directory");
@@ -103,6 +118,38 @@ on_every_server! {
                 seen.check(&mut server.client(), unheard.as_deref());
             }
             assert!(seen.highest > 0);
+        }
+    }
+
+    /// Evicted and put back within one write to the disk, or the lock would be gone after a crash in between.
+    fn locks_under_a_flood_of_evictions_survive_kill9(kind: Kind) {
+        for _ in 0..3 {
+            let mut server = Server::builder(kind)
+                .arg("appendonly", "yes")
+                .arg("appendfsync", "always")
+                .arg("maxmemory-policy", "allkeys-random")
+                .start();
+            let mut client = server.client();
+            for n in 0..100 {
+                take(&mut client, &format!("k{n}"), "t", LONG_MS);
+            }
+            let used = info_int(&mut client, "memory", "used_memory");
+            cmd!(client, "CONFIG", "SET", "maxmemory", used + 60_000).ok();
+            let mut flooder = server.client();
+            thread::scope(|scope| {
+                let flood = scope.spawn(|| flood_until_dead(&mut flooder));
+                eventually(SOON, || match info_int(&mut client, "lock", "lock_evictions_undone") {
+                    0..50 => Err("too few evictions"),
+                    _ => Ok(()),
+                });
+                server.kill9();
+                flood.join().expect("the flood")
+            });
+            server.restart();
+            let mut client = server.client();
+            for n in 0..100 {
+                assert!(ms_left(&mut client, &format!("k{n}"), "t") > 0, "k{n} is lost");
+            }
         }
     }
 

@@ -249,6 +249,23 @@ on_every_server! {
         assert_eq!(cmd!(replica.client(), "EXISTS", "k2").int(), 0);
     }
 
+    fn waitaof_counts_the_disks_that_have_the_grant(kind: Kind) {
+        let builder = Server::builder(kind).arg("appendonly", "yes").arg("appendfsync", "everysec");
+        let mut server = builder.start();
+        let mut client = server.client();
+        let taken = take(&mut client, "k", "t", LONG_MS);
+        let reply = cmd!(client, "WAITAOF", 1, 0, 10_000);
+        if kind == Kind::Redis70 {
+            // Newer than this server.
+            assert!(reply.err().contains("unknown command"));
+            return;
+        }
+        assert_eq!(reply.array()[0].int(), 1);
+        server.kill9();
+        server.restart();
+        assert_eq!(hold::fence(&mut server.client(), "k"), taken.fence);
+    }
+
     /// While the primary is silent a replica has no business to end its leases.
     fn a_lease_stands_still_on_a_replica(kind: Kind) {
         let (primary, replica) = pair(kind);
