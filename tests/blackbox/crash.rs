@@ -71,17 +71,10 @@ impl Acknowledged {
 
 /// Writes twenty keys at a time, each of them new.
 fn flood_until_dead(client: &mut Client) {
-<<<<<<< HEAD
-    let value = "x".repeat(2000).into_bytes();
-    for first in (0..u64::MAX).step_by(20) {
-        for n in first..first + 20 {
-            if client.try_send(&[b"SET".to_vec(), format!("flood {n}").into_bytes(), value.clone()]).is_err() {
-=======
     let value = "x".repeat(2000);
     for first in (0..u64::MAX).step_by(20) {
         for n in first..first + 20 {
             if client.try_send(&["SET", &format!("flood {n}"), &value]).is_err() {
->>>>>>> w-data
                 return;
             }
         }
