@@ -147,8 +147,14 @@ impl Hooks for Engine {
     }
 
     fn unlinked(handle: Handle) {
-        with(|state| state.table.unlinked(handle));
-        pump::arm_if_stirred(&Context::detached());
+        let known = with(|state| {
+            state.table.unlinked(handle);
+            state.table.is_serving() && state.table.get(handle).is_some()
+        });
+        // What was overwritten is buried within the turn, or what stands there next could be taken for it as it goes.
+        if known {
+            pump::arm_at_once(&Context::detached());
+        }
     }
 
     fn memory_bytes(handle: Handle) -> usize {

@@ -98,8 +98,10 @@ on_every_server! {
         let allowed_by = |rule: &str| allowed(&mut user(&server, &["~*", "-@all", rule]), "k");
         assert_eq!(allowed_by("+@write"), in_category(&["ACQUIRE", "EXTEND", "RELEASE"]));
         assert_eq!(allowed_by("+@read"), in_category(&["CHECK", "INFO"]));
-        assert_eq!(allowed_by("+@fast"), in_category(&ALL));
-        for rule in ["+@dangerous", "+@admin", "+@slow", "+@string"] {
+        assert_eq!(allowed_by("+@fast"), in_category(&["EXTEND", "CHECK", "RELEASE"]));
+        assert_eq!(allowed_by("+@blocking"), in_category(&["ACQUIRE"]));
+        assert_eq!(allowed_by("+@slow"), in_category(&["INFO"]));
+        for rule in ["+@dangerous", "+@admin", "+@string"] {
             assert_eq!(allowed_by(rule), [""; 0], "{rule}");
         }
         if has_categories(kind) {

@@ -47,14 +47,14 @@ impl Table {
     pub(super) fn would_never_end(&self, held: Option<Handle>, waiter: &Waiter, before: u64) -> bool {
         let mut web = Web::default();
         let mut seen: HashSet<&[u8]> = HashSet::new();
-        self.weave(&mut web, held, waiter, before);
+        self.weave(&mut web, held, waiter, before, &waiter.token);
         while let Some(token) = web.open.pop() {
             if !seen.insert(token) {
                 continue;
             }
             for &wait in self.lines.waits_of(token) {
                 let Some(theirs) = self.lines.get(wait) else { continue };
-                self.weave(&mut web, self.lines.lock_at(theirs.place()), theirs, theirs.order());
+                self.weave(&mut web, self.lines.lock_at(theirs.place()), theirs, theirs.order(), &waiter.token);
             }
             if web.links_count > LINKS_MAX {
                 return false;
@@ -63,9 +63,9 @@ impl Table {
         web.first_is_stuck(&waiter.token)
     }
 
-    /// Adds a wait. Of those ahead only tokens that wait elsewhere too are named: any other waits for nothing that is
-    /// not looked at anyway.
-    fn weave<'a>(&'a self, web: &mut Web<'a>, lock: Option<Handle>, waiter: &'a Waiter, before: u64) {
+    /// Adds a wait. Of those ahead only tokens that wait elsewhere too are named, `own` with its new wait among them: any
+    /// other waits for nothing that is not looked at anyway.
+    fn weave<'a>(&'a self, web: &mut Web<'a>, lock: Option<Handle>, waiter: &'a Waiter, before: u64, own: &'a [u8]) {
         let place = waiter.place();
         let ahead = self.lines.waiters(place).map(|(_, ahead)| ahead).take_while(|ahead| ahead.order() < before);
         let wants = most_of(waiter.mode, ahead.map(|ahead| ahead.mode));
@@ -80,7 +80,8 @@ impl Table {
         let upgrader = self.lines.first(place).and_then(|first| self.lines.get(first)).filter(|first| first.upgrade);
         let upgrader = upgrader.filter(|first| first.order() < before);
         let entangled = self.lines.entangled_before(place, before).into_iter().filter_map(|wait| self.lines.get(wait));
-        for token in upgrader.into_iter().chain(entangled).map(|ahead| &*ahead.token).filter(others) {
+        let own = self.lines.find(place, own).and_then(|own| self.lines.get(own)).filter(|own| own.order() < before);
+        for token in upgrader.into_iter().chain(own).chain(entangled).map(|ahead| &*ahead.token).filter(others) {
             web.link(index, token, Link::Ahead);
         }
     }
