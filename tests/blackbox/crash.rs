@@ -74,7 +74,7 @@ fn flood_until_dead(client: &mut Client) {
     let value = "x".repeat(2000);
     for first in (0..u64::MAX).step_by(20) {
         for n in first..first + 20 {
-            if client.try_send(&args!["SET", format!("flood {n}"), &value]).is_err() {
+            if client.try_send(&["SET", &format!("flood {n}"), &value]).is_err() {
                 return;
             }
         }
