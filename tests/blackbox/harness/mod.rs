@@ -35,7 +35,7 @@ pub use grant::{grant, Grant};
 pub use info::{info, info_int, Info};
 pub use kind::Kind;
 pub use patience::{eventually, let_pass, timed, within_ms};
-pub use replication::wait_in_sync;
+pub use replication::{wait_in_sync, wait_until_heard};
 pub use reply::Reply;
 pub use scratch::Scratch;
 pub use server::Server;
