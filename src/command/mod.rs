@@ -40,8 +40,8 @@ commands!(
     release::LockRelease,
     extend::LockExtend,
     check::LockCheck,
-    guard::LockGuard,
     info::LockInfo,
+    guard::LockGuard,
     set::LockSet,
 );
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::harness::hold::{self, ms_left, span, take};
 use crate::harness::{
-    cmd, eventually, info, info_int, let_pass, on_every_server, send, wait_in_sync, Client, Kind, Server,
+    cmd, eventually, info, info_int, let_pass, on_every_server, send, wait_in_sync, wait_until_heard, Client, Kind,
+    Server,
 };
 use crate::replication::agree;
 
@@ -28,15 +29,7 @@ fn pair(kind: Kind) -> (Server, Server) {
     let replica = Server::start(kind);
     replica.replica_of(&primary);
     // A FAILOVER wants one that has answered.
-    let mut client = primary.client();
-    eventually(SOON, || {
-        let replica = info(&mut client, "replication").text("slave0").to_owned();
-        if replica.contains("state=online") {
-            Ok(())
-        } else {
-            Err(replica)
-        }
-    });
+    wait_until_heard(&primary);
     (primary, replica)
 }
 

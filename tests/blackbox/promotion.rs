@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use crate::harness::hold::{self, ms_left, repeat, span, take};
-use crate::harness::{cmd, eventually, info, info_int, let_pass, on_every_server, wait_in_sync, Kind, Server};
+use crate::harness::{
+    cmd, eventually, info, info_int, let_pass, on_every_server, wait_in_sync, wait_until_heard, Kind, Server,
+};
 use crate::replication::agree;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -20,16 +22,18 @@ fn pair(kind: Kind) -> (Server, Server) {
 on_every_server! {
     fn every_lease_is_whole_again_and_then_ends(kind: Kind) {
         let (mut primary, replica) = pair(kind);
-        take(&mut primary.client(), "k", "t", 900);
-        wait_in_sync(&primary, &replica);
+        wait_until_heard(&primary);
+        let mut client = primary.client();
+        take(&mut client, "k", "t", 1500);
+        assert_eq!(cmd!(client, "WAIT", 1, 1400).int(), 1);
         primary.kill9();
-        let_pass(Duration::from_millis(1000));
+        let_pass(Duration::from_millis(1600));
         let mut client = replica.client();
         let ((), promoted) = span(|| replica.promote());
         assert!(ms_left(&mut client, "k", "t") > 0);
         assert!(hold::acquire(&mut client, "k", "other", LONG_MS).is_null());
         assert_eq!(cmd!(client, "LOCK.INFO", "k").get("role").text(), "primary");
-        promoted.ends(&mut client, "k", 900);
+        promoted.ends(&mut client, "k", 1500);
     }
 
     /// Grants that the dead primary acknowledged and lost may have had any fence up to its clock.
@@ -56,7 +60,7 @@ on_every_server! {
 
     fn a_demoted_primary_follows_and_is_promoted_again(kind: Kind) {
         let (first, second) = pair(kind);
-        let mut fence = take(&mut first.client(), "k", "t", 1200).fence;
+        let mut fence = take(&mut first.client(), "k", "t", 3000).fence;
         wait_in_sync(&first, &second);
         let (mut above, mut below) = (&first, &second);
         for _ in 0..3 {
@@ -65,7 +69,7 @@ on_every_server! {
             (above, below) = (below, above);
             let mut client = below.client();
             assert!(hold::acquire(&mut client, "k", "t", 1000).err().starts_with("READONLY"));
-            assert_eq!(ms_left(&mut client, "k", "t"), 1200, "a lease stands still on a demoted primary");
+            assert_eq!(ms_left(&mut client, "k", "t"), 3000, "a lease stands still on a demoted primary");
             let repeated = repeat(&mut above.client(), "k", "t", 1000);
             assert!(repeated.fence > fence + GUARD_TICKS, "{repeated:?} after {fence}");
             fence = repeated.fence;
@@ -73,7 +77,7 @@ on_every_server! {
             assert_eq!(hold::fence(&mut client, "k"), fence);
         }
         let ((), promoted) = span(|| below.promote());
-        promoted.ends(&mut below.client(), "k", 1200);
+        promoted.ends(&mut below.client(), "k", 3000);
         assert_eq!(info_int(&mut below.client(), "lock", "lock_leases_ended"), 1);
     }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::harness::forge::{holder, Forge};
 use crate::harness::hold::{self, ms_left, repeat, span, take};
 use crate::harness::{
-    cmd, eventually, info, info_int, let_pass, on_every_server, send, wait_in_sync, Client, Kind, Server,
+    cmd, eventually, info, info_int, let_pass, on_every_server, send, wait_in_sync, wait_until_heard, Client, Kind,
+    Server,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -269,9 +270,10 @@ on_every_server! {
     /// While the primary is silent a replica has no business to end its leases.
     fn a_lease_stands_still_on_a_replica(kind: Kind) {
         let (primary, replica) = pair(kind);
+        wait_until_heard(&primary);
         let mut client = primary.client();
         take(&mut client, "k", "t", 1500);
-        assert_eq!(cmd!(client, "WAIT", 1, 1000).int(), 1);
+        assert_eq!(cmd!(client, "WAIT", 1, 1400).int(), 1);
         primary.sigstop();
         let_pass(Duration::from_millis(1600));
         let mut below = replica.client();

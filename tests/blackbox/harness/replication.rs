@@ -25,6 +25,19 @@ impl Server {
     }
 }
 
+/// Waits until the primary hears back from a replica at once: a new one first answers after a second.
+#[track_caller]
+pub fn wait_until_heard(primary: &Server) {
+    let mut client = primary.client();
+    eventually(SYNC_WAIT, || {
+        let replica = info(&mut client, "replication").find("slave0").map(str::to_owned);
+        match replica {
+            Some(state) if state.contains("state=online") => Ok(()),
+            other => Err(other),
+        }
+    });
+}
+
 /// Waits until the replica's link is up and it has applied all that the primary had written when this was called.
 #[track_caller]
 pub fn wait_in_sync(primary: &Server, replica: &Server) {
