@@ -6,6 +6,8 @@ PORT ?= 6379
 # Where the tests find the module and the servers.
 export REDIS_LOCK_MODULE := $(CARGO_TARGET_DIR)/release/libredis_lock.so
 export REDIS_LOCK_SERVERS := $(CARGO_TARGET_DIR)/servers
+# Tests mostly wait for servers, so there may be more of them than cores.
+export RUST_TEST_THREADS ?= 4
 
 .PHONY: help run test build servers lint bench clean
 .NOTPARALLEL:
