@@ -33,6 +33,8 @@ struct Wait<'a> {
 /// The waits that can be reached from the new one, which is the first.
 #[derive(Default)]
 struct Web<'a> {
+    /// Whose wait the first one is.
+    own: &'a [u8],
     waits: Vec<Wait<'a>>,
     /// Which waits each token stands in the way of.
     links: HashMap<&'a [u8], Vec<(usize, Link)>>,
@@ -45,7 +47,7 @@ impl Table {
     /// Whether the waiter, in the line of the lock that `held` is and behind those before `before`, would wait for
     /// itself.
     pub(super) fn would_never_end(&self, held: Option<Handle>, waiter: &Waiter, before: u64) -> bool {
-        let mut web = Web::default();
+        let mut web = Web { own: &waiter.token, ..Web::default() };
         let mut seen: HashSet<&[u8]> = HashSet::new();
         self.weave(&mut web, held, waiter, before);
         while let Some(token) = web.open.pop() {
@@ -60,11 +62,11 @@ impl Table {
                 return false;
             }
         }
-        web.first_is_stuck(&waiter.token)
+        web.first_is_stuck()
     }
 
-    /// Adds a wait. Of those ahead only tokens that wait elsewhere too are named: any other waits for nothing that is
-    /// not looked at anyway.
+    /// Adds a wait. Of those ahead only tokens that wait elsewhere too are named, as the first wait's own will once it
+    /// has joined: any other waits for nothing that is not looked at anyway.
     fn weave<'a>(&'a self, web: &mut Web<'a>, lock: Option<Handle>, waiter: &'a Waiter, before: u64) {
         let place = waiter.place();
         let ahead = self.lines.waiters(place).map(|(_, ahead)| ahead).take_while(|ahead| ahead.order() < before);
@@ -80,7 +82,9 @@ impl Table {
         let upgrader = self.lines.first(place).and_then(|first| self.lines.get(first)).filter(|first| first.upgrade);
         let upgrader = upgrader.filter(|first| first.order() < before);
         let entangled = self.lines.entangled_before(place, before).into_iter().filter_map(|wait| self.lines.get(wait));
-        for token in upgrader.into_iter().chain(entangled).map(|ahead| &*ahead.token).filter(others) {
+        let own =
+            self.lines.find(place, web.own).and_then(|own| self.lines.get(own)).filter(|own| own.order() < before);
+        for token in upgrader.into_iter().chain(entangled).chain(own).map(|ahead| &*ahead.token).filter(others) {
             web.link(index, token, Link::Ahead);
         }
     }
@@ -101,9 +105,9 @@ impl<'a> Web<'a> {
     }
 
     /// Whether the first wait cannot end before its own token moves on.
-    fn first_is_stuck(&mut self, token: &'a [u8]) -> bool {
-        let mut stuck = HashSet::from([token]);
-        let mut new = vec![token];
+    fn first_is_stuck(&mut self) -> bool {
+        let mut stuck = HashSet::from([self.own]);
+        let mut new = vec![self.own];
         while let Some(token) = new.pop() {
             for &(index, link) in self.links.get(token).into_iter().flatten() {
                 let Some(wait) = self.waits.get_mut(index) else { continue };
