@@ -9,11 +9,11 @@ export REDIS_LOCK_SERVERS := $(CARGO_TARGET_DIR)/servers
 # Tests mostly wait for servers, so there may be more of them than cores.
 export RUST_TEST_THREADS ?= 4
 
-.PHONY: help run test build servers lint bench clean
+.PHONY: help run test build servers lint bench bench-contention clean
 .NOTPARALLEL:
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Install what is missing, build, start a server with the module (PORT=6379)
 	@scripts/run.sh "$(PORT)"
@@ -36,6 +36,10 @@ lint: ## Check formatting and the linter's findings
 
 bench: build servers ## Compare the speed and memory of locks, side by side on one server
 	cargo bench --locked
+
+bench-contention: build servers ## Compare locks that many clients want, rewrite docs/benchmarks.md (ARGS=--quick: only print)
+	@scripts/install.sh venv node
+	cargo bench --locked --bench contention -- $(ARGS)
 
 clean: ## Remove what was built and fetched: target
 	cargo clean

@@ -4,6 +4,8 @@
 #   lint    rustfmt and clippy (checked only)
 #   redis   a server and its command line client
 #   pip     Python's package client, through which the Valkey servers of the tests come
+#   venv    Python's environments, in which the clients of the contention benchmark are
+#   node    Node.js and npm, through which others of its clients come
 #   keys    what Debian's packages are signed with, from which the Redis servers of the tests come
 # Where it cannot (no root and no passwordless sudo, no apt), it says what to type, and fails.
 set -euo pipefail
@@ -62,6 +64,10 @@ for need in "$@"; do
         pip)
             python3 -m pip --version >/dev/null 2>&1 || missing 'pip for Python 3' python3-pip
             ;;
+        venv)
+            python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || missing "Python's environments" python3-venv
+            ;;
+        node) { node --version && npm --version; } >/dev/null 2>&1 || missing 'Node.js with npm' nodejs npm ;;
         keys) exists /usr/share/keyrings/debian-archive-keyring.gpg || missing "Debian's keys" debian-archive-keyring ;;
         *) fail "install.sh: no such need: $need" ;;
     esac
