@@ -195,7 +195,7 @@ on_every_server! {
         let mut client = server.client();
         let holds = (0..1_000).map(|n| args!["LOCK.ACQUIRE", "k", "TOKEN", "a", "HOLD", n.to_string()]);
         assert!(client.pipeline(holds).iter().all(|reply| grant(reply).new == 1));
-        let full = "ERR a token may have at most 1000 holds of one lock";
+        let full = "ERR a token may have at most 1000 named holds of one lock";
         assert_refused(&mut client, &acquire(&["HOLD", "one more"]), full);
         assert_eq!(grant(&client.cmd(&acquire(&["HOLD", "999"]))).new, 0);
         assert_eq!(cmd!(client, "LOCK.RELEASE", "k", "a", "HOLD", "7").int(), 1);
