@@ -130,7 +130,7 @@ on_every_server! {
         let mut client = server.client();
         // By the end of a lease.
         take(&mut client, "k", "a");
-        take_for(&mut client, "l", "b", 500);
+        take_for(&mut client, "l", "b", 1000);
         let mut waiter = stand_in_line(&server, "l", "a");
         deadlock(&acquire(&mut client, "k", "b", &["BLOCK", "0"]));
         assert_eq!(grant(&waiter.recv()).token, b"a");

@@ -120,8 +120,9 @@ on_every_server! {
         let mut sum = 0;
         let mut longest = 0;
         for lease_ms in [60, 200, 20] {
+            let mut waiter = server.client();
             take_for(&mut client, "k", "a", lease_ms);
-            let mut waiter = stand_in_line(&server, "k", "b");
+            send_acquire(&mut waiter, "k", "b", &["BLOCK", "0"]);
             let waited = grant(&waiter.recv()).waited;
             sum += waited;
             longest = longest.max(waited);

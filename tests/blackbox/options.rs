@@ -80,7 +80,8 @@ on_every_server! {
             assert_eq!(cmd!(client, "DBSIZE").int(), 0);
             for right in [min, max] {
                 assert_eq!(grant(&client.cmd(&acquire(&[option, right]))).new, 1, "{option} {right}");
-                assert_eq!(cmd!(client, "LOCK.RELEASE", "k", "a").int(), 1);
+                // A hold of one ms can be over by now.
+                cmd!(client, "DEL", "k").int();
             }
         }
     }

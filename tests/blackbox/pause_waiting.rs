@@ -5,9 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::harness::line::{
-    count, holds, release, send_acquire, stand_in_line, stand_with, take, take_for, until_count, waiters,
+    count, holds, release, send_acquire, stand_dying, stand_in_line, stand_with, take, until_count, waiters,
 };
-use crate::harness::{args, cmd, eventually, grant, info, on_every_server, send, timed, wait_in_sync, Kind, Server};
+use crate::harness::{
+    args, cmd, eventually, grant, info, on_every_server, send, timed, wait_in_sync, Client, Kind, Server,
+};
 
 const SOON: Duration = Duration::from_secs(5);
 /// How soon after a pause the line moves on; the pump looks every 5 ms.
@@ -35,7 +37,7 @@ fn a_pause_writes_nothing_and_the_line_moves_on(kind: Kind, mode: &str) {
     for key in ["k", "free", "held"] {
         take(&mut client, key, "a");
     }
-    let _dying = ["k", "free"].map(|key| stand_with(&primary, key, "dying", &["PX", "100", "BLOCK", "0"]));
+    let _dying = ["k", "free"].map(|key| stand_dying(&primary, key, 100));
     let mut heir = stand_in_line(&primary, "k", "b");
     let mut second = stand_with(&primary, "k", "c", &["BLOCK", "700"]);
     let mut head = stand_with(&primary, "free", "b", &["BLOCK", "700"]);
@@ -84,11 +86,11 @@ on_every_server! {
     fn the_end_of_a_pause_is_noticed_at_once(kind: Kind) {
         let (primary, _replica) = watched_pair(kind);
         let mut client = primary.client();
-        take_for(&mut client, "k", "a", 400);
+        take(&mut client, "k", "a");
+        let _dying = stand_dying(&primary, "k", 100);
         let mut heir = stand_in_line(&primary, "k", "b");
-        cmd!(client, "CLIENT", "PAUSE", 60_000, "WRITE").ok();
-        let lapsed = |left: i64| if left == 0 { Ok(()) } else { Err(left) };
-        eventually(SOON, || lapsed(cmd!(client, "LOCK.CHECK", "k", "a").int()));
+        client.pipeline([args!["LOCK.RELEASE", "k", "a"], args!["CLIENT", "PAUSE", 60_000, "WRITE"]]);
+        until_lapsed(&mut client, "k");
         assert_eq!(heir.try_recv(Duration::from_millis(50)), None);
         let (granted, took) = timed(|| {
             cmd!(client, "CLIENT", "UNPAUSE").ok();
@@ -135,11 +137,14 @@ on_every_server! {
         let (mut primary, replica) = watched_pair(kind);
         let mut client = primary.client();
         cmd!(client, "CONFIG", "SET", "shutdown-timeout", 60).ok();
-        take_for(&mut client, "k", "a", 400);
+        for key in ["k", "l"] {
+            take(&mut client, key, "a");
+        }
+        let _dying = ["k", "l"].map(|key| stand_dying(&primary, key, 100));
         let mut heir = stand_in_line(&primary, "k", "b");
         let mut brief = stand_with(&primary, "k", "c", &["BLOCK", "700"]);
         replica.sigstop();
-        let mut stopper = lagging_shutdown(&primary);
+        let mut stopper = lagging_shutdown(&primary, "k");
         assert!(brief.recv().is_null());
         assert_eq!(heir.try_recv(Duration::from_millis(50)), None);
         // Called off, it serves on.
@@ -147,11 +152,9 @@ on_every_server! {
         assert!(stopper.recv().is_error());
         let fence = grant(&heir.recv()).fence;
         // And once more, to the end.
-        take_for(&mut client, "l", "a", 400);
         let mut waiter = stand_in_line(&primary, "l", "b");
-        let _stopper = lagging_shutdown(&primary);
-        let lapsed = |left: i64| if left == 0 { Ok(()) } else { Err(left) };
-        eventually(SOON, || lapsed(cmd!(client, "LOCK.CHECK", "l", "a").int()));
+        let _stopper = lagging_shutdown(&primary, "l");
+        until_lapsed(&mut client, "l");
         assert_eq!(waiter.try_recv(Duration::from_millis(50)), None);
         replica.sigcont();
         let status = primary.wait_for_exit();
@@ -163,11 +166,23 @@ on_every_server! {
     }
 }
 
-/// A connection whose SHUTDOWN waits for a replica that lags behind.
-fn lagging_shutdown(primary: &Server) -> crate::harness::Client {
+/// Waits until the lease of the dying holder is over.
+#[track_caller]
+fn until_lapsed(client: &mut Client, key: &str) {
+    eventually(SOON, || match cmd!(client, "LOCK.CHECK", key, "dying").int() {
+        0 => Ok(()),
+        left => Err(left),
+    });
+}
+
+/// A connection whose SHUTDOWN waits for a replica that lags behind; the next in line has a lock just before.
+fn lagging_shutdown(primary: &Server, key: &str) -> Client {
     let mut stopper = primary.client();
-    cmd!(stopper, "SET", "unsent", 1).ok();
+    send!(stopper, "LOCK.RELEASE", key, "a");
+    send!(stopper, "SET", "unsent", 1);
     send!(stopper, "SHUTDOWN");
+    assert_eq!(stopper.recv().int(), 1);
+    stopper.recv().ok();
     let mut watcher = primary.client();
     eventually(SOON, || {
         let about = info(&mut watcher, "server");

@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use crate::harness::line::{
-    count, release, send_acquire, stand_in_line, stand_with, take, take_for, until_count, waiters,
+    count, release, send_acquire, stand_dying, stand_in_line, stand_with, take, until_count, waiters,
 };
 use crate::harness::{args, cmd, eventually, grant, info, on_every_server, wait_in_sync, Client, Kind, Server};
 
@@ -55,14 +55,19 @@ on_every_server! {
     fn a_hand_over_waits_until_replicas_are_back(kind: Kind) {
         let (primary, replica) = pair(kind);
         let mut client = primary.client();
-        take_for(&mut client, "k", "a", 500);
-        take_for(&mut client, "alone", "a", 500);
+        for key in ["k", "alone"] {
+            take(&mut client, key, "a");
+        }
+        let _dying = ["k", "alone"].map(|key| stand_dying(&primary, key, 500));
         let mut heir = stand_in_line(&primary, "k", "b");
         let mut behind = stand_in_line(&primary, "k", "c");
+        for key in ["k", "alone"] {
+            release(&mut client, key, "a");
+        }
         lose(&primary, &replica);
-        until_lapsed(&mut client, "k", "a");
+        until_lapsed(&mut client, "k", "dying");
         assert_eq!(heir.try_recv(Duration::from_millis(200)), None, "nothing is granted without replicas");
-        assert_eq!((count(&mut client, "waiting"), count(&mut client, "handed_over")), (2, 0));
+        assert_eq!((count(&mut client, "waiting"), count(&mut client, "handed_over")), (2, 2));
         let refused = cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "d");
         assert!(refused.err().starts_with("NOREPLICAS"), "{refused:?}");
         replica.replica_of(&primary);
@@ -78,20 +83,21 @@ on_every_server! {
     fn a_wait_that_ends_without_replicas_says_so(kind: Kind) {
         let (primary, replica) = pair(kind);
         let mut client = primary.client();
-        take_for(&mut client, "k", "a", 500);
+        take(&mut client, "k", "a");
         take(&mut client, "held", "a");
+        let _dying = stand_dying(&primary, "k", 500);
         let mut head = stand_with(&primary, "k", "b", &["BLOCK", "1200"]);
         let mut behind = stand_with(&primary, "k", "c", &["BLOCK", "900"]);
         let mut after = stand_with(&primary, "k", "d", &["BLOCK", "1400"]);
         let mut held = stand_with(&primary, "held", "b", &["BLOCK", "1000"]);
+        release(&mut client, "k", "a");
         lose(&primary, &replica);
-        until_lapsed(&mut client, "k", "a");
         // Another token is ahead, or holds the lock: that is null, whatever else is the matter.
         assert!(behind.recv().is_null());
         assert!(held.recv().is_null());
         no_replicas(&mut head);
         no_replicas(&mut after);
-        assert_eq!((count(&mut client, "waiting"), count(&mut client, "handed_over")), (0, 0));
+        assert_eq!((count(&mut client, "waiting"), count(&mut client, "handed_over")), (0, 1));
         replica.replica_of(&primary);
         // The server counts its good replicas once a second.
         let reply = eventually(SOON, || match cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "b") {
@@ -127,7 +133,7 @@ on_every_server! {
         let (primary, replica) = pair(kind);
         let mut client = primary.client();
         take(&mut client, "k", "a");
-        send_acquire(&mut client, "k", "p", &["POLL", "400"]);
+        send_acquire(&mut client, "k", "p", &["POLL", "800"]);
         assert!(client.recv().is_null());
         let mut next = stand_in_line(&primary, "k", "c");
         release(&mut client, "k", "a");
@@ -166,9 +172,11 @@ on_every_server! {
         let mut client = server.client();
         // A snapshot cannot be renamed to a directory.
         fs::create_dir(server.dir().join("taken.rdb")).expect("make a directory");
-        take_for(&mut client, "k", "a", 600);
-        let mut head = stand_with(&server, "k", "b", &["BLOCK", "1000"]);
+        take(&mut client, "k", "a");
+        let _dying = stand_dying(&server, "k", 700);
+        let mut head = stand_with(&server, "k", "b", &["BLOCK", "1500"]);
         let mut heir = stand_in_line(&server, "k", "c");
+        release(&mut client, "k", "a");
         for (name, status) in [("taken.rdb", "err"), ("dump.rdb", "ok")] {
             cmd!(client, "CONFIG", "SET", "dbfilename", name).ok();
             assert!(!cmd!(client, "BGSAVE").is_error());
@@ -178,7 +186,7 @@ on_every_server! {
                 if done { Ok(()) } else { Err(format!("{seen:?}")) }
             });
             if status == "err" {
-                until_lapsed(&mut client, "k", "a");
+                until_lapsed(&mut client, "k", "dying");
                 let told = head.recv();
                 assert!(told.err().starts_with("MISCONF"), "{told:?}");
                 assert_eq!(heir.try_recv(Duration::from_millis(100)), None);

@@ -57,7 +57,7 @@ on_every_server! {
         let server = Server::start(kind);
         let mut client = server.client();
         take(&mut client, "k", "a");
-        let mut long = stand_with(&server, "k", "long", &["BLOCK", "400"]);
+        let mut long = stand_with(&server, "k", "long", &["BLOCK", "1500"]);
         let mut short = stand_with(&server, "k", "short", &["BLOCK", "60"]);
         assert!(short.recv().is_null());
         assert_eq!(long.try_recv(Duration::ZERO), None);
@@ -93,7 +93,7 @@ on_every_server! {
     fn the_lease_starts_at_the_grant(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();
-        take_for(&mut client, "k", "a", 300);
+        take_for(&mut client, "k", "a", 600);
         let ((granted, left), took) = timed(|| {
             let mut waiter = server.client();
             send_acquire(&mut waiter, "k", "b", &["PX", "800", "BLOCK", "0"]);
@@ -102,9 +102,9 @@ on_every_server! {
         });
         assert_eq!((granted.ttl, granted.new), (800, 1));
         let took = i64::try_from(took.as_millis()).expect("a short time");
-        assert!(granted.waited <= took && granted.waited > 200, "waited {} of {took}", granted.waited);
-        // Had it started when the command came, less than 600 ms were left.
-        assert!(left > 600 && left <= 800, "{left} ms left");
+        assert!(granted.waited <= took && granted.waited > 300, "waited {} of {took}", granted.waited);
+        // Had it started when the command came, less than 500 ms were left.
+        assert!(left > 500 && left <= 800, "{left} ms left");
         // Its own lease ends it.
         until_count(&mut client, "held", 0);
         assert_eq!(count(&mut client, "leases_ended"), 2);
@@ -133,7 +133,7 @@ on_every_server! {
         let server = Server::start(kind);
         let (mut client, mut waiter) = (server.client(), server.client());
         take_for(&mut client, "k", "a", 100);
-        // The contract: the lock is the client's until the time it sent its command, plus waited, plus ttl.
+        // The contract, but for the rounding of three numbers: the lock is the client's until the time it sent its command, plus waited, plus ttl.
         let ((granted, left), elapsed) = timed(|| {
             let granted = grant(&cmd!(waiter, "LOCK.ACQUIRE", "k", "TOKEN", "b", "PX", 500, "BLOCK", 0));
             (granted, cmd!(waiter, "LOCK.CHECK", "k", "b").int())
@@ -141,7 +141,7 @@ on_every_server! {
         // Rounded up, as the server rounds what is left down.
         let elapsed = i64::try_from(elapsed.as_micros().div_ceil(1_000)).expect("a short time");
         let mine_for = granted.waited + granted.ttl - elapsed;
-        assert!(mine_for <= left, "by its own clock {mine_for} ms are left, by the server's {left}");
+        assert!(mine_for <= left + 1, "by its own clock {mine_for} ms are left, by the server's {left}");
     }
 
     fn waits_and_leases_end_on_time_while_the_wall_clock_steps(kind: Kind) {
@@ -156,8 +156,8 @@ on_every_server! {
             clock.step(step);
             // Timers that were set by the old time are made anew by the server's cron, ten times a second.
             let (granted, took) = timed(|| grant(&heir.recv()));
-            assert!(took < Duration::from_millis(800), "took {took:?} at a step of {step}");
-            assert!((150..800).contains(&granted.waited), "waited {} at a step of {step}", granted.waited);
+            assert!(took < Duration::from_millis(1500), "took {took:?} at a step of {step}");
+            assert!((150..1500).contains(&granted.waited), "waited {} at a step of {step}", granted.waited);
             assert!(patient.recv().is_null());
             release(&mut client, "k", "b");
         }

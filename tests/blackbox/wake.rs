@@ -295,7 +295,7 @@ on_every_server! {
     fn a_full_memory_stops_no_hand_over(kind: Kind) {
         let server = Server::builder(kind).arg("maxmemory-policy", "noeviction").start();
         let mut client = server.client();
-        take_for(&mut client, "k", "a", 400);
+        take_for(&mut client, "k", "a", 800);
         let mut at_lease_end = stand_in_line(&server, "k", "b");
         let mut at_release = stand_in_line(&server, "k", "c");
         cmd!(client, "CONFIG", "SET", "maxmemory", 1).ok();

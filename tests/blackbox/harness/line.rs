@@ -46,6 +46,13 @@ pub fn stand_with(server: &Server, key: &str, token: &str, options: &[&str]) -> 
     waiter
 }
 
+/// First in line, with a lease of `ms` that starts when the lock is released to it: a test that needs a lease to end at a
+/// certain moment need not hurry before.
+#[track_caller]
+pub fn stand_dying(server: &Server, key: &str, ms: u64) -> Client {
+    stand_with(server, key, "dying", &["PX", &ms.to_string(), "BLOCK", "0"])
+}
+
 /// Sends an ACQUIRE with a long lease, unless the options name another, and does not wait.
 #[track_caller]
 pub fn send_acquire(client: &mut Client, key: &str, token: &str, options: &[&str]) {
