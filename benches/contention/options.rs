@@ -26,7 +26,7 @@ pub struct Options {
     pub span: Duration,
     /// How many holders die.
     pub rounds: usize,
-    /// Whether everything is measured, and for the full time.
+    /// Whether every contender is measured with every number of clients, and for the full time.
     whole: bool,
 }
 
@@ -46,7 +46,7 @@ impl Options {
                 _ => usage(),
             }
         }
-        let whole = !quick && kinds.is_empty() && clients.is_empty() && contenders.is_empty();
+        let whole = !quick && clients.is_empty() && contenders.is_empty();
         Self {
             kinds: or(kinds, &[Kind::Redis70, Kind::Valkey91]),
             clients: or(clients, &[2, 8, 32, 100]),
