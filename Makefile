@@ -35,7 +35,7 @@ lint: ## Check formatting and the linter's findings
 	cargo clippy --locked --all-targets -- -D warnings
 
 bench: build servers ## Compare the speed and memory of locks, side by side on one server
-	cargo bench --locked
+	cargo bench --locked --bench pairs
 
 bench-contention: build servers ## Compare locks that many clients want, rewrite docs/benchmarks.md (ARGS=--quick: only print)
 	@scripts/install.sh venv node
