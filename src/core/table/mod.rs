@@ -29,6 +29,8 @@ mod edges;
 #[cfg(test)]
 mod mode_edges;
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod scene;
 
 use super::codec::{self, Change, Corrupt};
