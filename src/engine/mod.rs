@@ -100,6 +100,7 @@ pub fn write<R>(
         let site = stands.site(place);
         if let Some(handle) = site.lock {
             state.table.linked(handle, place);
+            pump::hold_back_if_arriving(state, handle, now.instant);
         }
         ask(&mut state.table, site, now)
     });
@@ -129,6 +130,9 @@ pub fn read<R>(
         let mut site = stands.site(place);
         if let Stands::Nothing = stands {
             site.lock = state.table.find_evicted(place);
+        }
+        if let Some(handle) = site.lock {
+            pump::hold_back_if_arriving(state, handle, now);
         }
         ask(&mut state.table, site, now)
     }))

@@ -3,7 +3,7 @@
 //! server would let a client write: not on a replica, not while loading, not during a pause, not in a slot of another
 //! node; and a hand-over also obeys whatever else the server refuses writes for.
 
-use super::{carry_out, hooks, lock_in, seats, with};
+use super::{carry_out, hooks, lock_in, seats, with, State};
 use crate::core::name::Place;
 use crate::core::slab::Handle;
 use crate::core::table::{Answer, BoundHold, Site};
@@ -13,7 +13,7 @@ use crate::server::context::{Context, Refusal};
 use crate::server::key::{Content, Key};
 use crate::server::timer;
 use crate::server::value::SET_COMMAND;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Things done of each kind in one run, so that a million leases ending at once cost no pause: a run stays well under
 /// a few ms.
@@ -44,7 +44,7 @@ pub(super) struct Agenda {
     /// Locks that came in from elsewhere, to be looked at once.
     newcomers: Vec<Handle>,
     /// Locks that came in for a slot this node does not own yet: their leases do not run.
-    arriving: Vec<Handle>,
+    arriving: BTreeSet<Handle>,
     patrol_at: Option<Instant>,
     /// Lines in front of legacy locks, and when each of those ends: the server alone would end it late.
     legacy: BTreeMap<Spot, Instant>,
@@ -105,6 +105,14 @@ pub fn watch_legacy(context: &Context, place: Place<'_>, now: Instant, ttl_ms: u
 pub fn arrived(context: &Context, handle: Handle) {
     with(|state| state.agenda.newcomers.push(handle));
     arm_at_once(context);
+}
+
+/// A command is about to look at a lock. If the lock's slot is still on its way here, every lease starts anew first: it
+/// does not run yet, however long ago the last patrol was.
+pub(super) fn hold_back_if_arriving(state: &mut State, handle: Handle, now: Instant) {
+    if state.agenda.arriving.contains(&handle) {
+        state.table.hold_back(handle, now);
+    }
 }
 
 /// One run.
@@ -179,10 +187,7 @@ fn attend(context: &Context, key: &Key<'_>, place: Place<'_>) -> Option<Refusal>
             if let Some(handle) = lock.filter(|&handle| state.table.hold_back(handle, now.instant)) {
                 // Its cap is over, and it is not for this node to end it: it is looked at again with the slot.
                 state.table.park(handle);
-                let arriving = &mut state.agenda.arriving;
-                if !arriving.contains(&handle) {
-                    arriving.push(handle);
-                }
+                state.agenda.arriving.insert(handle);
                 state.agenda.patrol_at.get_or_insert(later(now.instant, PATROL_MICROS));
             }
         }),
@@ -323,7 +328,7 @@ fn patrol(context: &Context, now: Instant) {
 fn receive_newcomers(context: &Context, now: Instant) {
     for handle in with(|state| std::mem::take(&mut state.agenda.newcomers)) {
         if slot_is_missing(context, handle) {
-            with(|state| state.agenda.arriving.push(handle));
+            with(|state| state.agenda.arriving.insert(handle));
             patrol_from(context, now);
         }
     }
@@ -335,7 +340,7 @@ fn receive_arriving(context: &Context, now: Instant) {
         with(|state| {
             state.table.hold_back(handle, now);
             if missing {
-                state.agenda.arriving.push(handle);
+                state.agenda.arriving.insert(handle);
             }
         });
     }
