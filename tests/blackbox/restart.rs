@@ -25,7 +25,7 @@ fn durable(kind: Kind, preamble: &str) -> Builder {
 }
 
 #[track_caller]
-fn rewrite_aof(client: &mut Client) {
+pub fn rewrite_aof(client: &mut Client) {
     eventually(SAVE_WAIT, || {
         let reply = cmd!(client, "BGREWRITEAOF");
         if reply.is_error() {
