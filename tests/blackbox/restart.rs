@@ -16,7 +16,7 @@ const DAY_TICKS: i64 = DAY_US / 10;
 const LONG_MS: u64 = 600_000;
 
 /// A server that loses no acknowledged write.
-fn durable(kind: Kind, preamble: &str) -> Builder {
+pub fn durable(kind: Kind, preamble: &str) -> Builder {
     Server::builder(kind)
         .arg("appendonly", "yes")
         .arg("appendfsync", "always")
