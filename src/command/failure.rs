@@ -62,11 +62,6 @@ pub enum Failure {
         /// Its position.
         at: usize,
     },
-    /// The word TOKEN where a token belongs.
-    TokenWord {
-        /// Its position.
-        at: usize,
-    },
     /// A label that is too long.
     Label {
         /// Its position.
@@ -221,9 +216,6 @@ impl Failure {
             Self::LeaseNotPositive { ms } => format!("ERR lease of {ms} ms is not above 0"),
             Self::LeaseAboveMax { ms, max_ms } => format!("ERR lease of {ms} ms is above lock.max-ttl {max_ms}"),
             Self::Token { at } => format!("ERR token at argument {at} must have 1 to 128 bytes"),
-            Self::TokenWord { at } => {
-                format!("ERR syntax error at argument {at}: the token itself belongs here, not the word TOKEN")
-            }
             Self::Label { at } => format!("ERR label at argument {at} must have at most 128 bytes"),
             Self::WaitWithoutToken => {
                 "ERR BLOCK and POLL need TOKEN token, a random one: sent again, it keeps its place".to_owned()
@@ -288,7 +280,6 @@ mod tests {
             Failure::LeaseNotPositive { ms: 0 },
             Failure::LeaseAboveMax { ms: 2, max_ms: 1 },
             Failure::Token { at: 3 },
-            Failure::TokenWord { at: 2 },
             Failure::Label { at: 3 },
             Failure::WaitWithoutToken,
             Failure::OutOfRange { at: 3, option: "POLL", min: 1, max: 2 },

@@ -121,12 +121,8 @@ pub(super) fn once<T>(slot: &mut Option<T>, value: T, word: Word<'_>, names: &'s
     Ok(())
 }
 
-/// The token at a position. The word TOKEN is none: who writes `LOCK.RELEASE job TOKEN` meant it as in LOCK.ACQUIRE,
-/// and would be told that there is nothing to release.
+/// The token at a position.
 pub(super) fn token(bytes: &[u8], at: usize) -> Result<Token<'_>, Failure> {
-    if bytes == b"TOKEN" {
-        return Err(Failure::TokenWord { at });
-    }
     Token::new(bytes).ok_or(Failure::Token { at })
 }
 

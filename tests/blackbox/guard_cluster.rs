@@ -49,7 +49,9 @@ fn storm(server: &Server, time: Duration) -> u64 {
 }
 
 on_every_server! {
-    fn all_keys_have_to_be_in_the_slot_of_the_lock(kind: Kind) {
+    // node-redlock#64, redisson#1098, #7116, #1886, #2437: several keys in one command, and some of it done before the
+    // cluster refused the rest.
+    fn c66_all_keys_have_to_be_in_the_slot_of_the_lock(kind: Kind) {
         let cluster = single_node(kind, |builder| builder);
         let mut client = cluster.client(0);
         hold(&mut client, LOCK);

@@ -16,7 +16,7 @@ const DAY_TICKS: i64 = DAY_US / 10;
 const LONG_MS: u64 = 600_000;
 
 /// A server that loses no acknowledged write.
-fn durable(kind: Kind, preamble: &str) -> Builder {
+pub fn durable(kind: Kind, preamble: &str) -> Builder {
     Server::builder(kind)
         .arg("appendonly", "yes")
         .arg("appendfsync", "always")
@@ -25,7 +25,7 @@ fn durable(kind: Kind, preamble: &str) -> Builder {
 }
 
 #[track_caller]
-fn rewrite_aof(client: &mut Client) {
+pub fn rewrite_aof(client: &mut Client) {
     eventually(SAVE_WAIT, || {
         let reply = cmd!(client, "BGREWRITEAOF");
         if reply.is_error() {

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use super::reply::Reply;
@@ -137,6 +138,17 @@ impl Client {
     pub fn try_recv_push(&mut self, patience: Duration) -> Option<Reply> {
         self.read_until(patience, |client| !client.pushes.is_empty());
         self.pushes.pop_front()
+    }
+
+    /// Ends the connection as a process that is killed amid unread data does: reset, without a goodbye.
+    pub fn reset(self) {
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        let length = libc::socklen_t::try_from(size_of_val(&linger)).expect("a few bytes");
+        let option = (&raw const linger).cast();
+        // SAFETY: the descriptor is open, and the option is read only during the call.
+        let result =
+            unsafe { libc::setsockopt(self.stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, option, length) };
+        assert_eq!(result, 0, "linger: {}", io::Error::last_os_error());
     }
 
     /// True if the server closed this connection.

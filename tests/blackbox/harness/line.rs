@@ -65,6 +65,51 @@ pub fn send_acquire(client: &mut Client, key: &str, token: &str, options: &[&str
     client.send(&words);
 }
 
+/// Asks for a lock with these options, for long unless they name a lease.
+#[track_caller]
+pub fn ask(client: &mut Client, key: &str, token: &str, options: &[&str]) -> Reply {
+    send_acquire(client, key, token, options);
+    client.recv()
+}
+
+/// As [`ask`], where the token has to get the lock.
+#[track_caller]
+pub fn gain(client: &mut Client, key: &str, token: &str, options: &[&str]) -> Grant {
+    grant(&ask(client, key, token, options))
+}
+
+/// Fails unless a waiting connection is told, now or soon, that its token has the lock.
+#[track_caller]
+pub fn served(waiter: &mut Client, token: &str) -> Grant {
+    let granted = grant(&waiter.recv());
+    assert_eq!((granted.token.as_slice(), granted.new), (token.as_bytes(), 1), "{granted:?}");
+    granted
+}
+
+/// How many hold a lock.
+#[track_caller]
+pub fn held(client: &mut Client, key: &str) -> i64 {
+    match cmd!(client, "LOCK.INFO", key) {
+        free if free.is_null() => 0,
+        seen => seen.get("held").int(),
+    }
+}
+
+/// Waits until so many hold a lock.
+#[track_caller]
+pub fn until_held(client: &mut Client, key: &str, expected: i64) {
+    eventually(IN_LINE_WAIT, || match held(client, key) {
+        seen if seen == expected => Ok(()),
+        seen => Err(format!("{seen} hold {key}, not {expected}")),
+    });
+}
+
+/// How a lock is held: `exclusive`, `shared` or `legacy`.
+#[track_caller]
+pub fn mode(client: &mut Client, key: &str) -> String {
+    cmd!(client, "LOCK.INFO", key).get("mode").text()
+}
+
 /// How many wait for a lock; nobody waits for one that is free.
 #[track_caller]
 pub fn waiters(client: &mut Client, key: &str) -> i64 {
