@@ -23,6 +23,7 @@ mod eviction;
 mod expire;
 mod extend;
 mod failover_waiting;
+mod grace;
 mod guard;
 mod guard_cluster;
 mod guard_docs;
