@@ -98,9 +98,20 @@ impl Answers for LockAcquire {
                 Answer::SlotGone => return Err(Failure::SlotGone),
                 Answer::Demoted => return Err(Failure::Demoted),
                 Answer::Refused(reason) => return Err(Failure::Refused(reason)),
+                Answer::Grace(left_ms) => return Err(Failure::Grace { left_ms }),
                 Answer::NoFence => return Err(Failure::FencesUsedUp),
             }
             Ok(())
+        });
+    }
+
+    fn answer_unblocked(context: &Context) {
+        answer(context, || match engine::grace_left_ms() {
+            0 => {
+                context.reply_null_array();
+                Ok(())
+            }
+            left_ms => Err(Failure::Grace { left_ms }),
         });
     }
 }
@@ -245,6 +256,7 @@ fn apply(context: &Context, args: Args<'_>, request: Request<'_>) -> Result<(), 
         Acquired::TooManyHolds => return Err(Failure::TooManyHolds),
         Acquired::Deadlock => return Err(Failure::Deadlock),
         Acquired::TooMany => return Err(Failure::TooManyWaiters),
+        Acquired::Grace(left_ms) => return Err(Failure::Grace { left_ms }),
         Acquired::NoFence => return Err(Failure::FencesUsedUp),
     }
     Ok(())

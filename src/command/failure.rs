@@ -117,6 +117,11 @@ pub enum Failure {
     LostBeforeReply,
     /// The wait ended while the server refuses writes; its own words.
     Refused(Box<str>),
+    /// No locks are given out after a start or a promotion.
+    Grace {
+        /// For how long still.
+        left_ms: u64,
+    },
     /// No fence is left below 2^53.
     FencesUsedUp,
     /// The token does not hold the lock, so the guarded command did not run.
@@ -244,6 +249,7 @@ impl Failure {
             Self::Demoted => "UNBLOCKED this server is a replica now: send the command to its primary".to_owned(),
             Self::LostBeforeReply => "TRYAGAIN the lock was granted and ended before this reply".to_owned(),
             Self::Refused(reason) => reason.to_string(),
+            Self::Grace { left_ms } => format!("GRACE no new locks for {left_ms} ms more"),
             Self::FencesUsedUp => "ERR all fences below 2^53 are used up".to_owned(),
             Self::NotHeld => "NOTHELD this token does not hold the lock: the command was not run".to_owned(),
             Self::Unguardable(unguardable) => unguardable.text(),
@@ -300,6 +306,7 @@ mod tests {
             Failure::Demoted,
             Failure::LostBeforeReply,
             Failure::Refused("NOREPLICAS not enough".into()),
+            Failure::Grace { left_ms: 1 },
             Failure::FencesUsedUp,
             Failure::NotHeld,
             Failure::Unguardable(Unguardable::Unknown { at: 3 }),

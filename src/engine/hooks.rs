@@ -1,6 +1,6 @@
 //! What the server tells the module outside commands: values loaded, saved and freed, role changes, events of keys.
 
-use super::{metrics, pump, saved, seats, with};
+use super::{grace, metrics, pump, saved, seats, with};
 use crate::core::fence::Fence;
 use crate::core::name::Place;
 use crate::core::slab::Handle;
@@ -57,6 +57,9 @@ pub fn watch_clients(context: &Context) {
 /// Begins to serve, if this node is a primary; the end of a load begins anew.
 pub fn start(context: &Context) {
     warn_of_eviction(context);
+    if context.is_serving_primary() {
+        grace::begin();
+    }
     begin_serving(context);
 }
 
@@ -190,8 +193,10 @@ impl Hooks for Engine {
 
     fn role_changed(context: &Context, primary: bool) {
         if primary {
+            grace::begin();
             begin_serving(context);
         } else {
+            grace::forget();
             // Most servers have unblocked every connection by themselves, before this. Valkey 9 in a cluster has not.
             let blocked = with(|state| {
                 state.table.stop_serving();
@@ -238,7 +243,6 @@ impl Hooks for Engine {
 
     fn unblocked(context: &Context, seat: u64) {
         seats::abandoned(seat);
-        context.reply_null_array();
         pump::arm_if_stirred(context);
     }
 
@@ -274,5 +278,10 @@ impl Hooks for Engine {
 
     fn policy_changed(context: &Context) {
         warn_of_eviction(context);
+    }
+
+    fn settings_changed(context: &Context) {
+        grace::set();
+        pump::arm(context, clock::instant());
     }
 }

@@ -1,19 +1,23 @@
 //! The lines of INFO `lock`.
 
 use super::with;
+use crate::server::clock;
 use crate::server::info::InfoWriter;
 
 /// Writes every line: the state first, then totals since the start.
 pub fn write(writer: &mut InfoWriter) {
-    let (held, waiting, polling, fence, counts) = with(|state| {
+    let now = clock::instant();
+    let (held, waiting, polling, fence, grace_left_ms, counts) = with(|state| {
         let (table, lines) = (&state.table, state.table.lines());
-        (table.held(), lines.blocked(), lines.polled(), table.fences().highest(), *table.counts())
+        let grace_left_ms = table.grace_left_ms(now);
+        (table.held(), lines.blocked(), lines.polled(), table.fences().highest(), grace_left_ms, *table.counts())
     });
     for (name, value) in [
         ("held", held as u64),
         ("waiting", waiting as u64),
         ("polling", polling as u64),
         ("fence", fence),
+        ("grace_left_ms", grace_left_ms),
         ("granted", counts.granted),
         ("repeated", counts.repeated),
         ("refused", counts.refused),

@@ -4,8 +4,9 @@
 //! * [`pump`]: ends leases and waits on time, hands locks over, undoes evictions and foreign EXPIREs
 //! * [`seats`]: blocked connections and what they are to be told
 //! * [`hooks`]: loading, saving, role changes and keyspace events
-//! * [`label`], [`settings`], [`metrics`]: one small thing each
+//! * [`label`], [`settings`], [`grace`], [`metrics`]: one small thing each
 
+mod grace;
 mod hooks;
 pub mod label;
 mod metrics;
@@ -26,6 +27,7 @@ use crate::server::context::Context;
 use crate::server::key::{Content, Key};
 use crate::server::value::SET_COMMAND;
 
+pub use grace::left_ms as grace_left_ms;
 pub use hooks::{start, watch_clients, Engine};
 
 /// Why a command was turned away before core was asked.

@@ -3,7 +3,7 @@
 //! server would let a client write: not on a replica, not while loading, not during a pause, not in a slot of another
 //! node; and a hand-over also obeys whatever else the server refuses writes for.
 
-use super::{carry_out, hooks, lock_in, seats, with, State};
+use super::{carry_out, grace, hooks, lock_in, seats, with, State};
 use crate::core::name::Place;
 use crate::core::slab::Handle;
 use crate::core::table::{Answer, BoundHold, Site};
@@ -124,6 +124,7 @@ pub fn run(context: &Context) {
         return;
     }
     let now = clock::instant();
+    grace::end(now);
     if context.must_not_write() {
         end_waits(context, now, false);
         timer::arm::<hooks::Engine>(context, now, later(now, PAUSE_POLL_MICROS));
@@ -241,6 +242,7 @@ fn end_waits(context: &Context, now: Instant, may_write: bool) {
             with(|state| {
                 let first = !legacy && state.table.lines().first(site.place) == Some(waiter);
                 let answer = match refusal {
+                    _ if state.table.grace_left_ms(now) > 0 => Answer::Grace(state.table.grace_left_ms(now)),
                     Some(Refusal::Other(text)) if first => Answer::Refused(text),
                     None if first && state.table.would_hand_over(site, now) => Answer::Refused(PAUSED.into()),
                     _ => Answer::Empty,

@@ -10,6 +10,9 @@ pub static DEFAULT_TTL: Setting = Setting::new("default-ttl", 30_000, 1, LEASE_M
 /// Longest lease in ms that a command may ask for: a day. Leases stored already are never cut by it.
 pub static MAX_TTL: Setting = Setting::new("max-ttl", 86_400_000, 1, LEASE_MS_MAX as i64);
 
+/// Milliseconds from the start of the process, or its promotion, in which it gives no locks out.
+pub static GRACE: Setting = Setting::new("grace", 0, 0, LEASE_MS_MAX as i64);
+
 /// Connections that may be blocked waiting at a time. Each costs the server about 35 KB, most of it reply buffers.
 pub static MAX_WAITERS: Setting = Setting::new("max-waiters", 1_000, 0, 1_000_000);
 
@@ -17,10 +20,15 @@ pub static MAX_WAITERS: Setting = Setting::new("max-waiters", 1_000, 0, 1_000_00
 const POLLED_PER_BLOCKED: usize = 10;
 
 /// Every config.
-pub static ALL: &[&Setting] = &[&DEFAULT_TTL, &MAX_TTL, &MAX_WAITERS];
+pub static ALL: &[&Setting] = &[&DEFAULT_TTL, &MAX_TTL, &GRACE, &MAX_WAITERS];
 
 /// How many may wait now.
 pub fn limits() -> Limits {
     let blocked = usize::try_from(MAX_WAITERS.get()).unwrap_or(0);
     Limits { blocked, polled: blocked.saturating_mul(POLLED_PER_BLOCKED) }
+}
+
+/// How long the grace is, in ms.
+pub fn grace_ms() -> u64 {
+    GRACE.get().unsigned_abs()
 }

@@ -15,6 +15,8 @@ use std::ffi::{c_int, c_void};
 pub trait Answers: Command {
     /// Replies to a connection that was blocked by this command.
     fn answer(context: &Context, args: Args<'_>, seat: u64);
+    /// Replies to one whose wait CLIENT UNBLOCK ended.
+    fn answer_unblocked(context: &Context);
 }
 
 struct Seats {
@@ -40,7 +42,7 @@ pub fn block<H: Hooks, C: Answers>(context: &Context, seat: u64) {
     // in the version that has the fix.
     // SAFETY: a missing function reads as None.
     let unblock_is_safe = unsafe { (&raw const raw::RedisModule_ClusterKeySlot).read().is_some() };
-    let unblocked: raw::RedisModuleCmdFunc = if unblock_is_safe { Some(unblocked::<H>) } else { None };
+    let unblocked: raw::RedisModuleCmdFunc = if unblock_is_safe { Some(unblocked::<H, C>) } else { None };
     // SAFETY: the context is that of a command whose connection may be blocked; 0 is no timeout.
     let client = unsafe {
         let client = api!(RedisModule_BlockClient)(context.raw(), Some(answer::<C>), unblocked, Some(answered::<H>), 0);
@@ -97,7 +99,7 @@ unsafe extern "C" fn answer<C: Answers>(
     raw::REDISMODULE_OK as c_int
 }
 
-unsafe extern "C" fn unblocked<H: Hooks>(
+unsafe extern "C" fn unblocked<H: Hooks, C: Answers>(
     ctx: *mut RedisModuleCtx,
     _argv: *mut *mut RedisModuleString,
     _argc: c_int,
@@ -109,6 +111,7 @@ unsafe extern "C" fn unblocked<H: Hooks>(
         let client = unsafe { api!(RedisModule_GetBlockedClientHandle)(ctx) };
         if let Some(seat) = take(client) {
             H::unblocked(&context, seat);
+            C::answer_unblocked(&context);
             release(client, 0);
         }
     });

@@ -67,7 +67,7 @@ pub trait Hooks: 'static {
     fn cron(context: &Context);
     /// A blocked connection closed, or was unblocked with an error: its wait is over without an answer.
     fn abandoned(seat: u64);
-    /// CLIENT UNBLOCK ended a wait.
+    /// CLIENT UNBLOCK ended a wait; the command replies.
     fn unblocked(context: &Context, seat: u64);
     /// What was to be said to a blocked connection was said, or the connection was gone before it could be.
     fn answered(context: &Context, seat: u64);
@@ -87,6 +87,8 @@ pub trait Hooks: 'static {
     fn info(writer: &mut InfoWriter);
     /// The maxmemory policy may have changed.
     fn policy_changed(context: &Context);
+    /// CONFIG SET gave one of this module's configs another value.
+    fn settings_changed(context: &Context);
 }
 
 /// A function of the module API, inside an `unsafe` block: the table of functions is filled once, by

@@ -1,7 +1,8 @@
 //! Numeric configs: `CONFIG SET lock.x`, a line of redis.conf, or an argument of loadmodule.
 
+use super::context::Context;
 use super::register::text;
-use super::{api, edge};
+use super::{api, edge, Hooks};
 use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
 use std::ffi::{c_char, c_int, c_longlong, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -64,7 +65,7 @@ pub(super) fn take_arguments(settings: &[&Setting], args: &[&[u8]]) -> Result<()
 ///
 /// # Safety
 /// `ctx` must be the context of OnLoad.
-pub(super) unsafe fn register(ctx: *mut RedisModuleCtx, settings: &[&'static Setting]) -> Result<(), String> {
+pub(super) unsafe fn register<H: Hooks>(ctx: *mut RedisModuleCtx, settings: &[&'static Setting]) -> Result<(), String> {
     for setting in settings {
         // SAFETY: the setting is static, so the server may keep the pointer to it; it copies the name.
         let status = unsafe {
@@ -77,7 +78,7 @@ pub(super) unsafe fn register(ctx: *mut RedisModuleCtx, settings: &[&'static Set
                 setting.max,
                 Some(get),
                 Some(set),
-                None,
+                Some(changed::<H>),
                 std::ptr::from_ref::<Setting>(setting).cast_mut().cast(),
             )
         };
@@ -122,4 +123,14 @@ unsafe extern "C" fn set(
         setting.value.store(value, Ordering::Relaxed);
         raw::REDISMODULE_OK as c_int
     })
+}
+
+unsafe extern "C" fn changed<H: Hooks>(
+    ctx: *mut RedisModuleCtx,
+    _setting: *mut c_void,
+    _error: *mut *mut RedisModuleString,
+) -> c_int {
+    // SAFETY: the context is valid in this callback.
+    edge((), || H::settings_changed(&unsafe { Context::new(ctx) }));
+    raw::REDISMODULE_OK as c_int
 }

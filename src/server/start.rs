@@ -106,7 +106,7 @@ unsafe fn register_all<H: Hooks>(
         if !info::register::<H>(ctx) {
             return Err("the server refused the INFO section".to_owned());
         }
-        settings::register(ctx, module.settings)?;
+        settings::register::<H>(ctx, module.settings)?;
         // Last of all that can be refused: after a refused load Redis 7.0 would go on calling what is subscribed.
         events::subscribe::<H>(ctx)?;
         context.detach();

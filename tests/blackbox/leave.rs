@@ -28,7 +28,7 @@ fn known_in_line(server: &Server, key: &str, token: &str) -> (Client, i64) {
 }
 
 /// Whether CLIENT UNBLOCK may touch our waiters: on Redis 7.0 an unblock and a grant in one turn hang the client.
-fn unblocks(kind: Kind) -> bool {
+pub fn unblocks(kind: Kind) -> bool {
     kind != Kind::Redis70
 }
 

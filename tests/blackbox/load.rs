@@ -7,14 +7,15 @@ const REFUSED: &str = "lock: not loaded: ";
 
 /// Arguments of loadmodule and why they are refused.
 const WRONG_ARGUMENTS: &[(&[&str], &str)] = &[
-    (&["foo", "1"], "argument 1 of loadmodule is none of default-ttl, max-ttl, max-waiters"),
-    (&["default-ttl", "5", "foo", "1"], "argument 3 of loadmodule is none of default-ttl, max-ttl, max-waiters"),
-    (&["30000"], "argument 1 of loadmodule is none of default-ttl, max-ttl, max-waiters"),
+    (&["foo", "1"], "argument 1 of loadmodule is none of default-ttl, max-ttl, grace, max-waiters"),
+    (&["default-ttl", "5", "foo", "1"], "argument 3 of loadmodule is none of default-ttl, max-ttl, grace, max-waiters"),
+    (&["30000"], "argument 1 of loadmodule is none of default-ttl, max-ttl, grace, max-waiters"),
     (&["max-ttl"], "max-ttl takes a number from 1 to 315360000000 (argument 2 of loadmodule)"),
     (&["max-ttl", "0"], "max-ttl takes a number from 1 to 315360000000 (argument 2 of loadmodule)"),
     (&["max-ttl", "-1"], "max-ttl takes a number from 1 to 315360000000 (argument 2 of loadmodule)"),
     (&["max-ttl", "1h"], "max-ttl takes a number from 1 to 315360000000 (argument 2 of loadmodule)"),
     (&["max-ttl", "315360000001"], "max-ttl takes a number from 1 to 315360000000 (argument 2 of loadmodule)"),
+    (&["grace", "-1"], "grace takes a number from 0 to 315360000000 (argument 2 of loadmodule)"),
     (&["max-waiters", "-1"], "max-waiters takes a number from 0 to 1000000 (argument 2 of loadmodule)"),
     (&["max-waiters", "1000001"], "max-waiters takes a number from 0 to 1000000 (argument 2 of loadmodule)"),
     (
@@ -28,6 +29,7 @@ const WRONG_LINES: &[(&str, &str, &str)] = &[
     ("lock.default-ttl", "abc", "1 to 315360000000"),
     ("lock.max-ttl", "0", "1 to 315360000000"),
     ("lock.max-ttl", "315360000001", "1 to 315360000000"),
+    ("lock.grace", "-1", "0 to 315360000000"),
     ("lock.max-waiters", "-1", "0 to 1000000"),
     ("lock.max-waiters", "many", "0 to 1000000"),
 ];

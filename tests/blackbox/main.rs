@@ -25,6 +25,7 @@ mod expire;
 mod extend;
 mod failover_waiting;
 mod floor;
+mod grace;
 mod guard;
 mod guard_cluster;
 mod guard_docs;

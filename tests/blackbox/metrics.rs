@@ -6,11 +6,12 @@ use std::time::Duration;
 use crate::harness::{cmd, eventually, grant, info, on_every_server, Client, Kind, Server};
 
 const SOON: Duration = Duration::from_secs(5);
-const LINES: [&str; 22] = [
+const LINES: [&str; 23] = [
     "lock_deadlocks",
     "lock_evictions_undone",
     "lock_expires_undone",
     "lock_fence",
+    "lock_grace_left_ms",
     "lock_granted",
     "lock_grants_taken_back",
     "lock_guard_refused",

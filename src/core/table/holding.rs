@@ -96,6 +96,8 @@ pub enum Acquired {
     TooMany,
     /// The token has as many holds of the lock as it may.
     TooManyHolds,
+    /// Nothing but the grace stands against it, for so many ms more.
+    Grace(u64),
     /// All fences are used up.
     NoFence,
 }
@@ -136,6 +138,7 @@ impl Table {
         let lock = settled.and_then(|handle| Some((handle, self.locks.get(handle)?)));
         let Some((handle, lock)) = lock else {
             return match request.ask.turn {
+                Turn::No if self.in_grace(now.instant) => self.wait_out_grace(None, site.place, request, now.instant),
                 Turn::No => self.grant(None, site.place, request, now),
                 Turn::Upgrade | Turn::Downgrade => Acquired::NotHeld,
             };
@@ -147,6 +150,9 @@ impl Table {
             return Acquired::NotHeld;
         }
         let admitted = self.occupancy(Some(lock), now.instant).admits(request.ask.mode);
+        if admitted && self.in_grace(now.instant) {
+            return self.wait_out_grace(Some(handle), site.place, request, now.instant);
+        }
         let first = self.lines.first(site.place);
         if admitted && first == self.lines.find(site.place, request.token.bytes()) {
             // One that is first in line waited for a mode that it cannot have yet.

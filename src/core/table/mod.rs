@@ -7,6 +7,7 @@
 //! * [`turning`]: from shared to exclusive and back
 //! * [`serving`]: ending holds, and giving the lock to the next in line
 //! * [`waiting`]: joining a line, the end of a wait
+//! * [`grace`]: after a start or a promotion, when no locks are given out
 //! * [`bound`]: holds that end with their connection
 //! * [`guard`]: whether a guarded command may run
 //! * [`deadlock`]: whether a wait would never end
@@ -15,6 +16,7 @@
 
 mod bound;
 mod deadlock;
+mod grace;
 mod guard;
 mod holding;
 mod keyspace;
@@ -26,6 +28,8 @@ mod waiting;
 
 #[cfg(test)]
 mod edges;
+#[cfg(test)]
+mod grace_edges;
 #[cfg(test)]
 mod mode_edges;
 #[cfg(test)]
@@ -190,6 +194,7 @@ pub struct Table {
     stirred: BTreeSet<(i32, Box<[u8]>)>,
     fences: Fences,
     serving: Option<Serving>,
+    grace: grace::Grace,
     counts: Counts,
     effects: Vec<Effect>,
     /// The lock that left the keyspace last: the next notification says why.

@@ -6,11 +6,11 @@ use crate::core::slab::Handle;
 use crate::core::time::Instant;
 
 impl Table {
-    /// When the next lease or wait ends, or earlier: on a node that serves for less time than the lease.
+    /// When the next lease or wait ends, or the grace, or earlier: on a node that serves for less time than the lease.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.serving?;
         let lease_end = self.deadlines.first().map(|&(at, _)| at);
-        lease_end.into_iter().chain(self.lines.next_end()).min()
+        lease_end.into_iter().chain(self.lines.next_end()).chain(self.grace_end()).min()
     }
 
     /// A lock whose lease is over; the caller opens its key and settles it, or forgets the lock if it is not there.

@@ -79,9 +79,9 @@ impl Table {
             // Alone, or without a hold to upgrade any more: both end the wait.
             let Some(lock) = lock.filter(|lock| lock.hold(&waiter.token).is_some()) else { return true };
             let mut others = lock.holders().filter(|seen| *seen.token != *waiter.token);
-            return others.all(|seen| self.is_over(seen.hold, now));
+            return others.all(|seen| self.is_over(seen.hold, now)) && !self.in_grace(now);
         }
-        self.occupancy(lock, now).admits(waiter.mode)
+        self.occupancy(lock, now).admits(waiter.mode) && !self.in_grace(now)
     }
 
     /// Who holds the lock, not counting holds whose lease is over.

@@ -33,6 +33,9 @@ impl Table {
                 }
                 answer
             }
+            (true, ..) | (false, Mode::Shared(_), Turn::No | Turn::Upgrade) if self.in_grace(now.instant) => {
+                Acquired::Grace(self.grace_left_ms(now.instant))
+            }
             (true, ..) | (false, Mode::Shared(_), _) => self.repeat(handle, request, now),
             (false, Mode::Exclusive, Turn::Upgrade) => self.upgrade(handle, place, request, now),
             (false, Mode::Exclusive, _) => Acquired::HeldShared,
@@ -42,6 +45,9 @@ impl Table {
     fn upgrade(&mut self, handle: Handle, place: Place<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
         if self.locks.get(handle).is_some_and(|lock| lock.len() > 1) {
             return self.wait_or_refuse(Some(handle), place, request, now.instant);
+        }
+        if self.in_grace(now.instant) {
+            return self.wait_out_grace(Some(handle), place, request, now.instant);
         }
         let Some(fence) = self.fences.issue(now.ticks) else {
             return Acquired::NoFence;

@@ -57,6 +57,8 @@ pub enum Answer {
     Demoted,
     /// The wait is over, and the lock was free but could not be given: the server's own error says why.
     Refused(Box<str>),
+    /// The wait is over and no locks are given out, for so many ms more.
+    Grace(u64),
     /// All fences are used up.
     NoFence,
 }
