@@ -5,8 +5,9 @@ use super::hold::Mode;
 use super::name::{Place, Token};
 use super::slab::{Handle, Slab};
 use super::time::{Instant, Lease};
-use std::collections::hash_map::Entry;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::slice;
 
 /// A blocked connection, by the number the engine gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,6 +46,7 @@ pub struct Waiter {
     /// When the wait ends by itself; a poll's place is lost then.
     pub until: Option<Instant>,
     order: u64,
+    line: Option<Handle>,
 }
 
 impl Waiter {
@@ -67,6 +69,7 @@ impl Waiter {
             asked: now,
             until: None,
             order: 0,
+            line: None,
         }
     }
 
@@ -82,13 +85,29 @@ impl Waiter {
 }
 
 /// The waiters of one lock.
-#[derive(Default)]
 struct Line {
+    db: i32,
+    key: Box<[u8]>,
     waiters: BTreeMap<u64, Handle>,
     /// The lock they wait for, when last seen.
     lock: Option<Handle>,
     /// How many of them belong to a token that waits elsewhere too: only these can be part of a longer cycle.
     entangled: usize,
+}
+
+/// Where one token waits: in one line as a rule, which takes no memory of its own.
+enum Waits {
+    One(Handle),
+    Many(Vec<Handle>),
+}
+
+impl Waits {
+    fn as_slice(&self) -> &[Handle] {
+        match self {
+            Self::One(waiter) => slice::from_ref(waiter),
+            Self::Many(waiters) => waiters,
+        }
+    }
 }
 
 /// Where the orders of all but upgrades begin.
@@ -98,8 +117,12 @@ const FIRST_ORDER: u64 = 1 << 62;
 #[derive(Default)]
 pub struct Lines {
     waiters: Slab<Waiter>,
-    lines: BTreeMap<i32, HashMap<Box<[u8]>, Line>>,
-    by_token: HashMap<Box<[u8]>, Vec<Handle>>,
+    lines: Slab<Line>,
+    by_place: BTreeMap<i32, HashMap<Box<[u8]>, Handle>>,
+    /// The line that was asked for last: a command asks for the same one several times, and so does the next command
+    /// where many want one lock.
+    last: Cell<Option<Handle>>,
+    by_token: HashMap<Box<[u8]>, Waits>,
     ends: BTreeSet<(Instant, Handle)>,
     joined: u64,
     blocked: usize,
@@ -123,7 +146,7 @@ impl Lines {
 
     /// Every blocked connection.
     pub fn seats(&self) -> Vec<Seat> {
-        let waiters = self.by_token.values().flatten();
+        let waiters = self.by_token.values().flat_map(Waits::as_slice);
         waiters.filter_map(|&waiter| self.waiters.get(waiter)?.seat).collect()
     }
 
@@ -136,50 +159,63 @@ impl Lines {
     pub fn join(&mut self, mut waiter: Waiter) -> Handle {
         self.joined += 1;
         let order = if waiter.upgrade { self.joined } else { FIRST_ORDER + self.joined };
-        waiter.order = order;
-        let (db, key, token) = (waiter.db, waiter.key.clone(), waiter.token.clone());
-        let (until, blocks) = (waiter.until, waiter.seat.is_some());
+        let line = self.line_at(waiter.place()).unwrap_or_else(|| self.begin_line(waiter.place()));
+        (waiter.order, waiter.line) = (order, Some(line));
+        let (until, blocks, token) = (waiter.until, waiter.seat.is_some(), waiter.token.clone());
         let handle = self.waiters.insert(waiter);
         self.blocked += usize::from(blocks);
         if let Some(until) = until {
             self.ends.insert((until, handle));
         }
-        self.lines.entry(db).or_default().entry(key).or_default().waiters.insert(order, handle);
-        let waits = self.by_token.entry(token).or_default();
-        waits.push(handle);
-        let entangled = match waits.as_slice() {
-            [_] => Vec::new(),
-            [first, second] => vec![*first, *second],
-            _ => vec![handle],
-        };
-        for waiter in entangled {
-            self.entangle(waiter, true);
+        if let Some(line) = self.lines.get_mut(line) {
+            line.waiters.insert(order, handle);
         }
+        self.note_wait(token, handle);
         handle
+    }
+
+    fn note_wait(&mut self, token: Box<[u8]>, handle: Handle) {
+        let mut other = None;
+        self.by_token
+            .entry(token)
+            .and_modify(|waits| match waits {
+                Waits::One(first) => {
+                    other = Some(*first);
+                    *waits = Waits::Many(vec![*first, handle]);
+                }
+                Waits::Many(waiters) => waiters.push(handle),
+            })
+            .or_insert(Waits::One(handle));
+        other.into_iter().for_each(|other| self.entangle(other, true));
+        if self.is_entangled(handle) {
+            self.entangle(handle, true);
+        }
     }
 
     /// Takes a waiter out of its line.
     pub fn leave(&mut self, handle: Handle) -> Option<Waiter> {
-        let waits = self.by_token.get(&self.waiters.get(handle)?.token).cloned().unwrap_or_default();
-        if waits.len() > 1 {
-            self.entangle(handle, false);
-            if let [first, second] = waits.as_slice() {
-                self.entangle(if *first == handle { *second } else { *first }, false);
-            }
-        }
         let waiter = self.waiters.remove(handle)?;
         self.blocked -= usize::from(waiter.seat.is_some());
         if let Some(until) = waiter.until {
             self.ends.remove(&(until, handle));
         }
-        if let Entry::Occupied(mut waits) = self.by_token.entry(waiter.token.clone()) {
-            waits.get_mut().retain(|&other| other != handle);
-            if waits.get().is_empty() {
-                waits.remove();
-            }
-        }
+        self.forget_wait(&waiter, handle);
         self.leave_line(&waiter);
         Some(waiter)
+    }
+
+    fn forget_wait(&mut self, waiter: &Waiter, handle: Handle) {
+        let Some((token, Waits::Many(mut waits))) = self.by_token.remove_entry(&waiter.token) else { return };
+        waits.retain(|&other| other != handle);
+        self.entangle_line(waiter.line, false);
+        let waits = match waits.as_slice() {
+            &[last] => {
+                self.entangle(last, false);
+                Waits::One(last)
+            }
+            _ => Waits::Many(waits),
+        };
+        self.by_token.insert(token, waits);
     }
 
     /// The same token asked again: it keeps its place and is answered where it asked last. Gives back the connection
@@ -195,7 +231,7 @@ impl Lines {
         if let Some(until) = again.until {
             self.ends.insert((until, handle));
         }
-        *waiter = Waiter { joined: waiter.joined, order: waiter.order, ..again };
+        *waiter = Waiter { joined: waiter.joined, order: waiter.order, line: waiter.line, ..again };
         seat
     }
 
@@ -212,7 +248,7 @@ impl Lines {
 
     /// Everywhere the token waits.
     pub fn waits_of(&self, token: &[u8]) -> &[Handle] {
-        self.by_token.get(token).map_or(&[], Vec::as_slice)
+        self.by_token.get(token).map_or(&[], Waits::as_slice)
     }
 
     /// How many wait for a lock.
@@ -233,9 +269,24 @@ impl Lines {
         ahead.filter(|&waiter| self.is_entangled(waiter)).collect()
     }
 
+    /// Whether anybody who waits for a lock waits elsewhere too.
+    pub fn is_entangled_at(&self, place: Place<'_>) -> bool {
+        self.line(place).is_some_and(|line| line.entangled > 0)
+    }
+
+    /// Every token that waits for anything.
+    pub fn tokens(&self) -> impl Iterator<Item = &[u8]> {
+        self.by_token.keys().map(|token| &**token)
+    }
+
+    /// How many tokens wait for anything.
+    pub fn tokens_count(&self) -> usize {
+        self.by_token.len()
+    }
+
     /// Notes which lock stands at a place, if anybody waits there.
     pub fn set_lock(&mut self, place: Place<'_>, lock: Handle) {
-        if let Some(line) = self.lines.get_mut(&place.db).and_then(|lines| lines.get_mut(place.key)) {
+        if let Some(line) = self.line_at(place).and_then(|line| self.lines.get_mut(line)) {
             line.lock = Some(lock);
         }
     }
@@ -257,12 +308,31 @@ impl Lines {
 
     /// The places of every line, or of those in one database.
     pub fn places(&self, db: Option<i32>) -> impl Iterator<Item = Place<'_>> {
-        let lines = self.lines.iter().filter(move |&(&here, _)| db.is_none_or(|db| db == here));
+        let lines = self.by_place.iter().filter(move |&(&here, _)| db.is_none_or(|db| db == here));
         lines.flat_map(|(&db, lines)| lines.keys().map(move |key| Place { db, key }))
     }
 
     fn line(&self, place: Place<'_>) -> Option<&Line> {
-        self.lines.get(&place.db)?.get(place.key)
+        self.lines.get(self.line_at(place)?)
+    }
+
+    fn line_at(&self, place: Place<'_>) -> Option<Handle> {
+        let stands_at = |line: &Line| line.db == place.db && *line.key == *place.key;
+        let last = self.last.get().filter(|&last| self.lines.get(last).is_some_and(stands_at));
+        if last.is_some() {
+            return last;
+        }
+        let found = *self.by_place.get(&place.db)?.get(place.key)?;
+        self.last.set(Some(found));
+        Some(found)
+    }
+
+    fn begin_line(&mut self, place: Place<'_>) -> Handle {
+        let (db, key) = (place.db, Box::<[u8]>::from(place.key));
+        let line = self.lines.insert(Line { db, key: key.clone(), waiters: BTreeMap::new(), lock: None, entangled: 0 });
+        self.by_place.entry(db).or_default().insert(key, line);
+        self.last.set(Some(line));
+        line
     }
 
     fn is_entangled(&self, waiter: Handle) -> bool {
@@ -270,22 +340,29 @@ impl Lines {
     }
 
     fn entangle(&mut self, waiter: Handle, more: bool) {
-        let Some(waiter) = self.waiters.get(waiter) else { return };
-        if let Some(line) = self.lines.get_mut(&waiter.db).and_then(|lines| lines.get_mut(&waiter.key)) {
+        let line = self.waiters.get(waiter).and_then(|waiter| waiter.line);
+        self.entangle_line(line, more);
+    }
+
+    fn entangle_line(&mut self, line: Option<Handle>, more: bool) {
+        if let Some(line) = line.and_then(|line| self.lines.get_mut(line)) {
             line.entangled = if more { line.entangled + 1 } else { line.entangled - 1 };
         }
     }
 
     fn leave_line(&mut self, waiter: &Waiter) {
-        let Some(lines) = self.lines.get_mut(&waiter.db) else { return };
-        if let Some(line) = lines.get_mut(&waiter.key) {
-            line.waiters.remove(&waiter.order);
-            if line.waiters.is_empty() {
-                lines.remove(&waiter.key);
-            }
+        let Some(handle) = waiter.line else { return };
+        let Some(line) = self.lines.get_mut(handle) else { return };
+        line.waiters.remove(&waiter.order);
+        if !line.waiters.is_empty() {
+            return;
         }
-        if lines.is_empty() {
-            self.lines.remove(&waiter.db);
+        self.lines.remove(handle);
+        if let Some(lines) = self.by_place.get_mut(&waiter.db) {
+            lines.remove(&waiter.key);
+            if lines.is_empty() {
+                self.by_place.remove(&waiter.db);
+            }
         }
     }
 }

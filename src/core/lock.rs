@@ -1,6 +1,7 @@
 //! A held lock: where it stands and who holds it.
 
 use super::crowd::{Crowd, Member};
+use super::deadlines::Position;
 use super::fence::Fence;
 use super::hold::{Hold, Holder, Mode};
 use super::name::{HoldName, Label, Place, Token};
@@ -16,9 +17,6 @@ enum Holders {
     /// Tokens that share it.
     Many(Box<Crowd>),
 }
-
-/// Stands for no instant, in half the space of an option.
-const UNSCHEDULED: Instant = Instant::from_micros(u64::MAX);
 
 /// A holder, for those who look.
 #[derive(Clone, Copy)]
@@ -42,7 +40,7 @@ pub struct Lock {
     linked: bool,
     may_expire: bool,
     db: i32,
-    scheduled: Instant,
+    deadline: Position,
     holders: Holders,
 }
 
@@ -56,7 +54,7 @@ impl Lock {
             linked: true,
             may_expire: false,
             db: place.db,
-            scheduled: UNSCHEDULED,
+            deadline: Position::NONE,
             holders: Holders::Nobody,
         }
     }
@@ -70,7 +68,7 @@ impl Lock {
             linked: true,
             may_expire: false,
             db: place.db,
-            scheduled: UNSCHEDULED,
+            deadline: Position::NONE,
             holders: Holders::One(hold),
         }
     }
@@ -115,14 +113,14 @@ impl Lock {
         self.may_expire = may_expire;
     }
 
-    /// When the table will look at the lock by itself; `None` if it will not.
-    pub fn scheduled(&self) -> Option<Instant> {
-        (self.scheduled != UNSCHEDULED).then_some(self.scheduled)
+    /// Where the lock stands among the deadlines.
+    pub const fn deadline(&self) -> Position {
+        self.deadline
     }
 
-    /// Notes when the table will look at the lock by itself.
-    pub fn set_scheduled(&mut self, at: Option<Instant>) {
-        self.scheduled = at.unwrap_or(UNSCHEDULED);
+    /// Notes where the lock stands among the deadlines.
+    pub fn set_deadline(&mut self, deadline: Position) {
+        self.deadline = deadline;
     }
 
     /// How many tokens hold the lock.

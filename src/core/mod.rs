@@ -14,6 +14,7 @@
 
 pub mod codec;
 pub mod crowd;
+pub mod deadlines;
 pub mod fence;
 pub mod hold;
 pub mod line;

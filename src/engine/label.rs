@@ -4,7 +4,7 @@ use crate::server::cell::MainThread;
 use crate::server::context::{Context, OwnedString};
 
 /// Addresses kept, by client id. Asking the server for one is a system call, and a connection's never changes.
-const ADDRESSES_KEPT: usize = 256;
+const ADDRESSES_KEPT: usize = 4_096;
 
 /// Longest address: of IPv6 in brackets, with a colon and a port.
 const ADDRESS_BYTES_MAX: usize = 56;
@@ -17,7 +17,7 @@ pub struct Address {
     len: u8,
 }
 
-static ADDRESSES: MainThread<Vec<Option<Address>>> = MainThread::new(Vec::new());
+static ADDRESSES: MainThread<Vec<Option<Box<Address>>>> = MainThread::new(Vec::new());
 
 /// A label made for a connection.
 pub enum OwnLabel {
@@ -57,13 +57,13 @@ pub fn of_client(context: &Context, client: u64) -> OwnLabel {
         return OwnLabel::Name(name);
     }
     let slot = client as usize % ADDRESSES_KEPT;
-    let kept = ADDRESSES.with(|addresses| addresses.get(slot).copied().flatten());
+    let kept = ADDRESSES.with(|addresses| addresses.get(slot)?.as_deref().copied());
     OwnLabel::Address(kept.filter(|address| address.client == client).unwrap_or_else(|| {
         let address = Address::new(client, &context.client_address(client).unwrap_or_default());
         ADDRESSES.with(|addresses| {
             addresses.resize_with(ADDRESSES_KEPT, || None);
             if let Some(entry) = addresses.get_mut(slot) {
-                *entry = Some(address);
+                *entry = Some(Box::new(address));
             }
         });
         address

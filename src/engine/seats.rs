@@ -12,15 +12,20 @@ use crate::server::blocked;
 use crate::server::clock;
 use crate::server::context::Context;
 use crate::server::key::Content;
-use std::collections::BTreeMap;
+use crate::server::numbers::NumberMap;
 
 /// Seats that are taken.
 #[derive(Default)]
 pub(super) struct Seats {
-    /// Who waits there.
-    waiting: BTreeMap<u64, Handle>,
-    /// What is to be said there.
-    answers: BTreeMap<u64, Answer>,
+    taken: NumberMap<Sitter>,
+}
+
+/// The state of a seat that is taken.
+enum Sitter {
+    /// This one waits there.
+    Waits(Handle),
+    /// This is to be said there.
+    IsTold(Answer),
 }
 
 /// A grant whose reply could not be delivered.
@@ -36,7 +41,7 @@ pub fn reserve() -> Seat {
 
 /// Blocks the connection that sent the running command: its token waits in line.
 pub fn sit<C: blocked::Answers>(context: &Context, seat: Seat, waiter: Handle) {
-    with(|state| state.seats.waiting.insert(seat.0, waiter));
+    with(|state| state.seats.taken.insert(seat.0, Sitter::Waits(waiter)));
     blocked::block::<hooks::Engine, C>(context, seat.0);
     if context.is_cluster() {
         pump::patrol_from(context, clock::instant());
@@ -45,17 +50,17 @@ pub fn sit<C: blocked::Answers>(context: &Context, seat: Seat, waiter: Handle) {
 
 /// Has the connection told this at the end of the turn.
 pub(super) fn answer(seat: Seat, answer: Answer) {
-    with(|state| {
-        state.seats.waiting.remove(&seat.0);
-        state.seats.answers.insert(seat.0, answer);
-    });
+    with(|state| state.seats.taken.insert(seat.0, Sitter::IsTold(answer)));
     blocked::unblock(seat.0);
 }
 
 /// What the connection at this seat is to be told, as its reply is written. A grant counts from here on; one that does
 /// not hold any more is `None`.
 pub fn take_answer(context: &Context, args: Args<'_>, token: &[u8], seat: u64) -> Option<Answer> {
-    let answer = with(|state| state.seats.answers.get(&seat).cloned())?;
+    let answer = with(|state| match state.seats.taken.get(&seat)? {
+        Sitter::IsTold(answer) => Some(answer.clone()),
+        Sitter::Waits(_) => None,
+    })?;
     if let Answer::Granted { lock, fence, .. } = answer {
         let key = context.read_arg(args, 1)?;
         // The table can be behind the keyspace: FLUSHALL tells nobody which values it dropped.
@@ -65,13 +70,14 @@ pub fn take_answer(context: &Context, args: Args<'_>, token: &[u8], seat: u64) -
             return None;
         }
     }
-    with(|state| state.seats.answers.remove(&seat))
+    with(|state| state.seats.taken.remove(&seat));
+    Some(answer)
 }
 
 /// The reply was written, or could not be: a grant nobody was told of is to be taken back.
 pub(super) fn answered(context: &Context, seat: u64) {
-    let undelivered = with(|state| match state.seats.answers.remove(&seat) {
-        Some(Answer::Granted { lock, fence, .. }) => {
+    let undelivered = with(|state| match state.seats.taken.remove(&seat) {
+        Some(Sitter::IsTold(Answer::Granted { lock, fence, .. })) => {
             state.take_backs.push(TakeBack { lock, fence });
             true
         }
@@ -85,7 +91,7 @@ pub(super) fn answered(context: &Context, seat: u64) {
 /// The connection left: its token waits no longer.
 pub(super) fn abandoned(seat: u64) {
     with(|state| {
-        if let Some(waiter) = state.seats.waiting.remove(&seat) {
+        if let Some(Sitter::Waits(waiter)) = state.seats.taken.remove(&seat) {
             state.table.leave(waiter);
         }
     });

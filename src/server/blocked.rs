@@ -5,10 +5,10 @@
 use super::args::Args;
 use super::cell::MainThread;
 use super::context::Context;
+use super::numbers::NumberMap;
 use super::register::Command;
-use super::{api, edge, Hooks};
+use super::{api, edge, numbers, Hooks};
 use redis_module::raw::{self, RedisModuleBlockedClient, RedisModuleCtx, RedisModuleString};
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 
 /// A command that can block its connection.
@@ -21,12 +21,12 @@ pub trait Answers: Command {
 
 struct Seats {
     last: u64,
-    clients: BTreeMap<u64, usize>,
-    numbers: BTreeMap<usize, u64>,
+    clients: NumberMap<usize>,
+    numbers: NumberMap<u64>,
 }
 
 static SEATS: MainThread<Seats> =
-    MainThread::new(Seats { last: 0, clients: BTreeMap::new(), numbers: BTreeMap::new() });
+    MainThread::new(Seats { last: 0, clients: numbers::empty(), numbers: numbers::empty() });
 
 /// A number for a connection that is about to be blocked.
 pub fn reserve() -> u64 {
@@ -52,7 +52,7 @@ pub fn block<H: Hooks, C: Answers>(context: &Context, seat: u64) {
     context.leave_reply_to_later();
     SEATS.with(|seats| {
         seats.clients.insert(seat, client as usize);
-        seats.numbers.insert(client as usize, seat);
+        seats.numbers.insert(client as u64, seat);
     });
 }
 
@@ -60,7 +60,7 @@ pub fn block<H: Hooks, C: Answers>(context: &Context, seat: u64) {
 pub fn unblock(seat: u64) {
     let client = SEATS.with(|seats| {
         let client = seats.clients.remove(&seat)?;
-        seats.numbers.remove(&client);
+        seats.numbers.remove(&(client as u64));
         Some(client)
     });
     if let Some(client) = client {
@@ -77,7 +77,7 @@ fn release(client: *mut RedisModuleBlockedClient, seat: u64) {
 /// Takes the seat of a client that the server unblocked on its own.
 fn take(client: *mut RedisModuleBlockedClient) -> Option<u64> {
     SEATS.with(|seats| {
-        let seat = seats.numbers.remove(&(client as usize))?;
+        let seat = seats.numbers.remove(&(client as u64))?;
         seats.clients.remove(&seat);
         Some(seat)
     })

@@ -7,7 +7,7 @@
 //! * [`call`], [`key_request`]: a command of the server inside one of the module, and its keys
 //! * [`value`]: the data type. [`events`]: server events and keyspace notifications. [`timer`]: the pump
 //! * `valkey`: what only Valkey has
-//! * [`clock`], [`log`], [`cell`], [`alloc`]: one small thing each
+//! * [`clock`], [`log`], [`cell`], [`numbers`], [`alloc`]: one small thing each
 //!
 //! Rules every file here keeps: an entry point from C catches unwinds ([`edge`]); a write happens only in a command or
 //! in the pump; text for the log is never a format string; bytes are bytes.
@@ -26,6 +26,7 @@ pub mod info;
 pub mod key;
 pub mod key_request;
 pub mod log;
+pub mod numbers;
 pub mod register;
 pub mod settings;
 pub mod start;

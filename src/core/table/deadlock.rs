@@ -45,6 +45,9 @@ impl Table {
     /// Whether the waiter, in the line of the lock that `held` is and behind those before `before`, would wait for
     /// itself.
     pub(super) fn would_never_end(&self, held: Option<Handle>, waiter: &Waiter, before: u64) -> bool {
+        if self.waits_for_nobody_waiting(held, waiter, before) {
+            return false;
+        }
         let mut web = Web::default();
         let mut seen: HashSet<&[u8]> = HashSet::new();
         self.weave(&mut web, held, waiter, before, &waiter.token);
@@ -61,6 +64,22 @@ impl Table {
             }
         }
         web.first_is_stuck(&waiter.token)
+    }
+
+    /// Whether nobody in the waiter's way waits for anything but what the waiter waits for: then nothing leads back.
+    fn waits_for_nobody_waiting(&self, held: Option<Handle>, waiter: &Waiter, before: u64) -> bool {
+        let place = waiter.place();
+        let first = self.lines.first(place).and_then(|first| self.lines.get(first));
+        if first.is_some_and(|first| first.upgrade && first.order() < before) || self.lines.is_entangled_at(place) {
+            return false;
+        }
+        let Some(lock) = held.and_then(|held| self.locks.get(held)) else { return true };
+        if lock.len() <= self.lines.tokens_count() {
+            return lock
+                .holders()
+                .all(|seen| *seen.token == *waiter.token || self.lines.waits_of(seen.token).is_empty());
+        }
+        self.lines.tokens().all(|token| *token == *waiter.token || lock.hold(token).is_none())
     }
 
     /// Adds a wait. Of those ahead only tokens that wait elsewhere too are named, `own` with its new wait among them: any

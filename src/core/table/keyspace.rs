@@ -2,6 +2,7 @@
 //! places, keys are evicted.
 
 use super::Table;
+use crate::core::deadlines::Position;
 use crate::core::lock::Lock;
 use crate::core::name::Place;
 use crate::core::slab::Handle;
@@ -88,7 +89,7 @@ impl Table {
         }
         // The server frees the old handle on its own; the copy outlives it.
         let mut copy = lock.clone();
-        copy.set_scheduled(None);
+        copy.set_deadline(Position::NONE);
         let copy = self.locks.insert(copy);
         if self.has_bound() {
             self.bind_copy(copy);

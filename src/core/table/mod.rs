@@ -38,6 +38,7 @@ mod model;
 mod scene;
 
 use super::codec::{self, Change, Corrupt};
+use super::deadlines::Deadlines;
 use super::fence::{Fence, Fences};
 use super::hold::{Hold, Holder, Mode};
 use super::line::{Lines, Seat};
@@ -187,7 +188,7 @@ pub struct Counts {
 pub struct Table {
     locks: Slab<Lock>,
     /// Every linked lock under the end of its lease, but for those parked until they can be handed over.
-    deadlines: BTreeSet<(Instant, Handle)>,
+    deadlines: Deadlines,
     held: usize,
     lines: Lines,
     /// Places with a line where something happened: the next in line may have its turn.
@@ -352,9 +353,8 @@ impl Table {
 
     /// Bytes a lock occupies beside its key and value in the keyspace.
     pub fn memory_bytes(&self, handle: Handle) -> usize {
-        // A tree node holds 11 entries and is two thirds full in the long run.
-        const DEADLINE_BYTES: usize = size_of::<(Instant, Handle)>() * 3 / 2;
-        self.locks.get(handle).map_or(0, |lock| Slab::<Lock>::SLOT_BYTES + lock.heap_bytes() + DEADLINE_BYTES)
+        const LOCK_BYTES: usize = Slab::<Lock>::SLOT_BYTES + Deadlines::ENTRY_BYTES;
+        self.locks.get(handle).map_or(0, |lock| LOCK_BYTES + lock.heap_bytes())
     }
 
     fn insert(&mut self, lock: Lock) -> Handle {

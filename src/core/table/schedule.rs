@@ -9,7 +9,7 @@ impl Table {
     /// When the next lease or wait ends, or the grace, or earlier: on a node that serves for less time than the lease.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.serving?;
-        let lease_end = self.deadlines.first().map(|&(at, _)| at);
+        let lease_end = self.deadlines.first().map(|(at, _)| at);
         lease_end.into_iter().chain(self.lines.next_end()).chain(self.grace_end()).min()
     }
 
@@ -17,18 +17,13 @@ impl Table {
     pub fn next_due(&mut self, now: Instant) -> Option<Handle> {
         let serving = self.serving?;
         loop {
-            let &(at, handle) = self.deadlines.first()?;
+            let (at, handle) = self.deadlines.first()?;
             if at > now {
                 return None;
             }
-            let over = match self.locks.get_mut(handle) {
-                Some(lock) => lock.has_ended(serving.since, now) || lock.is_empty(),
-                None => {
-                    self.deadlines.pop_first();
-                    continue;
-                }
-            };
-            if over {
+            // A lock is taken from the deadlines before it goes.
+            let lock = self.locks.get_mut(handle)?;
+            if lock.has_ended(serving.since, now) || lock.is_empty() {
                 return Some(handle);
             }
             self.schedule(handle);
@@ -66,17 +61,15 @@ impl Table {
     }
 
     pub(super) fn schedule_at(&mut self, handle: Handle, at: Option<Instant>) {
-        let Some(lock) = self.locks.get_mut(handle) else { return };
-        let before = lock.scheduled();
-        if before == at {
+        let Some(position) = self.locks.get(handle).map(Lock::deadline) else { return };
+        if self.deadlines.at(position) == at {
             return;
         }
-        lock.set_scheduled(at);
-        if let Some(before) = before {
-            self.deadlines.remove(&(before, handle));
-        }
-        if let Some(at) = at {
-            self.deadlines.insert((at, handle));
-        }
+        let locks = &mut self.locks;
+        self.deadlines.set(position, at, handle, |moved, position| {
+            if let Some(lock) = locks.get_mut(moved) {
+                lock.set_deadline(position);
+            }
+        });
     }
 }

@@ -102,12 +102,13 @@ impl Table {
     pub(super) fn end_hold(&mut self, site: Site<'_>, token: &[u8], why: Ended) {
         let Some(handle) = site.lock else { return };
         self.unbind(handle, token);
-        let mut others_stay = false;
-        self.update(handle, |lock| {
+        let others_stay = self.locks.get_mut(handle).is_some_and(|lock| {
             lock.vacate(token);
-            others_stay = !lock.is_empty();
+            !lock.is_empty()
         });
+        // A lock that nobody holds now is freed or handed over next, and only that moves its deadline.
         if others_stay {
+            self.schedule(handle);
             self.effects.push(Effect::Unset(token.into()));
         }
         self.effects.push(Effect::Ended(why));
