@@ -3,13 +3,14 @@
 export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PORT ?= 6379
 
-# Where the tests find the module and the servers.
+# Where the tests find the module, the servers and the locks of other libraries.
 export REDIS_LOCK_MODULE := $(CARGO_TARGET_DIR)/release/libredis_lock.so
 export REDIS_LOCK_SERVERS := $(CARGO_TARGET_DIR)/servers
+export REDIS_LOCK_CLIENTS := $(CARGO_TARGET_DIR)/interop
 # Tests mostly wait for servers, so there may be more of them than cores.
 export RUST_TEST_THREADS ?= 4
 
-.PHONY: help run test build servers lint bench bench-contention clean
+.PHONY: help run test build servers clients lint bench bench-contention clean
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -18,7 +19,7 @@ help: ## List these targets
 run: ## Install what is missing, build, start a server with the module (PORT=6379)
 	@scripts/run.sh "$(PORT)"
 
-test: lint build servers ## Lint, build, run every test on every server
+test: lint build servers clients ## Lint, build, run every test on every server
 	cargo test --locked
 
 build: ## Build the module: target/release/libredis_lock.so
@@ -28,6 +29,10 @@ build: ## Build the module: target/release/libredis_lock.so
 servers: ## Fetch the servers that the tests run on (not on Debian: DEBIAN_MIRROR=address)
 	@scripts/install.sh pip keys
 	@scripts/servers.sh
+
+clients: ## Install the lock libraries that the tests run beside the module
+	@scripts/install.sh venv node
+	@scripts/clients.sh
 
 lint: ## Check formatting and the linter's findings
 	@scripts/install.sh build lint

@@ -4,8 +4,8 @@
 #   lint    rustfmt and clippy (checked only)
 #   redis   a server and its command line client
 #   pip     Python's package client, through which the Valkey servers of the tests come
-#   venv    Python's environments, in which the clients of the contention benchmark are
-#   node    Node.js and npm, through which others of its clients come
+#   venv    Python's environments, in which lock libraries of the tests and the contention benchmark are
+#   node    Node.js and npm, through which others of them come
 #   keys    what Debian's packages are signed with, from which the Redis servers of the tests come
 # Where it cannot (no root and no passwordless sudo, no apt), it says what to type, and fails.
 set -euo pipefail

@@ -35,6 +35,7 @@ mod guard_rights;
 mod harness;
 mod holds;
 mod info_command;
+mod interop;
 mod keyspace;
 mod label;
 mod label_option;

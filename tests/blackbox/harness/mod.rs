@@ -36,7 +36,7 @@ pub use cluster::Cluster;
 pub use foreign::foreign_module;
 pub use grant::{assert_left, grant, wait_until_free, Grant};
 pub use info::{info, info_int, Info};
-pub use kind::{module, Kind};
+pub use kind::{module, target_dir, Kind};
 pub use patience::{busily, eventually, let_pass, poll, timed, within_ms};
 pub use replication::{wait_in_sync, wait_until_heard};
 pub use reply::Reply;
