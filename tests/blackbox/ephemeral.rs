@@ -9,7 +9,7 @@ use crate::harness::line::{
     until_held,
 };
 use crate::harness::{
-    args, cmd, eventually, grant, let_pass, on_every_server, wait_in_sync, wait_until_free, Client, Kind, Server,
+    args, cmd, eventually, grant, let_pass, on_every_server, send, wait_in_sync, wait_until_free, Client, Kind, Server,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -144,7 +144,7 @@ on_every_server! {
         cmd!(client, "CLIENT", "PAUSE", 60_000, "WRITE").ok();
         drop(owner);
         until_gone(&mut client, id);
-        again.send(&args!["LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 60_000, "EPHEMERAL"]);
+        send!(again, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 60_000, "EPHEMERAL");
         cmd!(client, "CLIENT", "UNPAUSE").ok();
         // Whichever of the two comes first, the connection that asked last has the lock.
         grant(&again.recv());
@@ -274,7 +274,7 @@ on_every_server! {
         take(&mut client, "k", "a");
         let mut waiter = server.client();
         let id = waiter.id();
-        waiter.send(&args!["LOCK.ACQUIRE", "k", "TOKEN", "b", "PX", 60_000, "EPHEMERAL", "BLOCK", 0]);
+        send!(waiter, "LOCK.ACQUIRE", "k", "TOKEN", "b", "PX", 60_000, "EPHEMERAL", "BLOCK", 0);
         until_count(&mut client, "waiting", 1);
         let mut next = stand_in_line(&server, "k", "c");
         release(&mut client, "k", "a");

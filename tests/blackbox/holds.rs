@@ -43,7 +43,7 @@ on_every_server! {
         let mut seed = 7_usize;
         for step in 0..300 {
             seed = (seed * 1_103_515_245 + 12_345) % (1 << 31);
-            let (name, take_it) = (names[(seed >> 8) % 4], (seed >> 16) % 2 == 0);
+            let (name, take_it) = (names[(seed >> 8) % 4], (seed >> 16) & 1 == 0);
             let empty = model.is_empty();
             // Each command goes out up to three times, as when replies get lost.
             for again in 0..=(seed >> 20) % 3 {
