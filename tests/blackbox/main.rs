@@ -56,7 +56,11 @@ mod pause_waiting;
 mod payload;
 mod poll;
 mod promotion;
+mod quorum;
 mod readme;
+#[allow(dead_code)]
+#[path = "../../examples/redlock.rs"]
+mod redlock;
 mod refused_waiting;
 mod regression;
 mod regression_life;
