@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::harness::hold::{self, ms_left, repeat, span, take};
 use crate::harness::{
-    cmd, eventually, info, info_int, let_pass, on_every_server, wait_in_sync, wait_until_heard, Kind, Server,
+    cmd, eventually, grant, info, info_int, let_pass, on_every_server, wait_in_sync, wait_until_heard, Kind, Server,
 };
 use crate::replication::agree;
 
@@ -17,6 +17,12 @@ fn pair(kind: Kind) -> (Server, Server) {
     let (primary, replica) = (Server::start(kind), Server::start(kind));
     replica.replica_of(&primary);
     (primary, replica)
+}
+
+/// What LOCK.INFO says of the first holder of `k`.
+#[track_caller]
+fn shown_ephemeral(server: &Server) -> i64 {
+    cmd!(server.client(), "LOCK.INFO", "k").get("holders").array()[0].get("ephemeral").int()
 }
 
 on_every_server! {
@@ -34,6 +40,62 @@ on_every_server! {
         assert!(hold::acquire(&mut client, "k", "other", LONG_MS).is_null());
         assert_eq!(cmd!(client, "LOCK.INFO", "k").get("role").text(), "primary");
         promoted.ends(&mut client, "k", 1500);
+    }
+
+    /// Shared, counted, capped and nested ones: each token's lease by itself.
+    fn every_kind_of_hold_is_whole_again(kind: Kind) {
+        let (mut primary, replica) = pair(kind);
+        let mut client = primary.client();
+        let long = LONG_MS.to_string();
+        for (key, token, options) in [
+            ("shared", "ann", &["PX", "3000", "SHARED"][..]),
+            ("shared", "bob", &["PX", long.as_str(), "SHARED"]),
+            ("permits", "ann", &["PX", long.as_str(), "LIMIT", "1"]),
+            ("capped", "ann", &["PX", "3000", "MAXHOLD", "200000"]),
+            ("nested", "ann", &["PX", long.as_str(), "HOLD", "outer"]),
+            ("nested", "ann", &["PX", long.as_str(), "HOLD", "inner"]),
+        ] {
+            grant(&client.cmd(&[&["LOCK.ACQUIRE", key, "TOKEN", token], options].concat()));
+        }
+        wait_in_sync(&primary, &replica);
+        primary.kill9();
+        let_pass(Duration::from_millis(3200));
+        let mut client = replica.client();
+        replica.promote();
+        for key in ["shared", "capped"] {
+            assert!(ms_left(&mut client, key, "ann") > 0, "{key}: whole again");
+        }
+        assert_eq!(cmd!(client, "LOCK.INFO", "shared").get("held").int(), 2);
+        assert!(cmd!(client, "LOCK.ACQUIRE", "permits", "TOKEN", "bob", "LIMIT", "5").is_null());
+        let capped = cmd!(client, "LOCK.EXTEND", "capped", "ann", "PX", LONG_MS).int();
+        assert!((1..=200_000).contains(&capped), "{capped} ms: the cap goes on");
+        assert_eq!(cmd!(client, "LOCK.RELEASE", "nested", "ann", "HOLD", "inner").int(), 1);
+        assert!(ms_left(&mut client, "nested", "ann") > 0);
+        assert_eq!(cmd!(client, "LOCK.RELEASE", "nested", "ann", "HOLD", "outer").int(), 1);
+        eventually(SOON, || match cmd!(client, "LOCK.INFO", "shared").get("held").int() {
+            1 => Ok(()),
+            held => Err(held),
+        });
+        assert!(ms_left(&mut client, "shared", "bob") > 0, "a short lease ends no other's");
+    }
+
+    /// The connection is the old primary's: over a promotion, and over a demotion and back, only the lease is left.
+    fn a_hold_of_a_connection_ends_with_its_lease(kind: Kind) {
+        let (first, second) = pair(kind);
+        let mut owner = first.client();
+        grant(&cmd!(owner, "LOCK.ACQUIRE", "k", "TOKEN", "ann", "PX", 3000, "EPHEMERAL"));
+        assert_eq!(shown_ephemeral(&first), 1);
+        wait_in_sync(&first, &second);
+        assert_eq!(shown_ephemeral(&second), 0);
+        second.promote();
+        first.replica_of(&second);
+        drop(owner);
+        agree(&second, &first);
+        assert!(ms_left(&mut second.client(), "k", "ann") > 0);
+        // Back, on the server that knew the connection.
+        let ((), promoted) = span(|| first.promote());
+        assert_eq!(shown_ephemeral(&first), 0);
+        promoted.ends(&mut first.client(), "k", 3000);
     }
 
     /// Grants that the dead primary acknowledged and lost may have had any fence up to its clock.
