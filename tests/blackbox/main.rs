@@ -55,6 +55,7 @@ mod pause;
 mod pause_waiting;
 mod payload;
 mod poll;
+mod promises;
 mod promotion;
 mod quorum;
 mod readme;
