@@ -1,11 +1,14 @@
 //! A replica becomes the primary: every lease is whole again, every fence from then on is higher, and no holder is
 //! forgotten. The old primary dies, is demoted, or comes back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use crate::harness::hold::{self, ms_left, repeat, span, take};
 use crate::harness::{
-    cmd, eventually, grant, info, info_int, let_pass, on_every_server, wait_in_sync, wait_until_heard, Kind, Server,
+    cmd, eventually, grant, info, info_int, let_pass, on_every_server, wait_in_sync, wait_until_heard, Client, Kind,
+    Server,
 };
 use crate::replication::agree;
 
@@ -248,6 +251,60 @@ on_every_server! {
             replica.promote();
             assert!(hold::acquire(&mut below, "k", "other", LONG_MS).is_null());
             assert_eq!(cmd!(client, "LOCK.RELEASE", "later", "t").int(), 1);
+        }
+    }
+
+    /// FAILOVER to and fro while a client takes locks: what was granted is held on whoever is the primary then, under
+    /// fences that leap, and each lease is whole again.
+    fn a_planned_failover_loses_nothing_that_was_granted(kind: Kind) {
+        let (first, second) = pair(kind);
+        let (mut above, mut below) = (&first, &second);
+        let mut fence = take(&mut above.client(), "throughout", "t", 10_000).fence;
+        for round in 0..3 {
+            let (port, running) = (above.port(), &AtomicBool::new(true));
+            let granted = thread::scope(|scope| {
+                let taker = scope.spawn(move || {
+                    let mut client = Client::connect(port);
+                    let mut granted = Vec::new();
+                    while running.load(Ordering::Relaxed) {
+                        let key = format!("{round} {}", granted.len());
+                        match client.try_send(&["LOCK.ACQUIRE", &key, "TOKEN", "t", "PX", "600000"]) {
+                            Ok(()) => match client.try_recv(Duration::from_secs(10)) {
+                                Some(reply) if !reply.is_error() => granted.push((key, grant(&reply).fence)),
+                                // Told that this is no primary any more, or cut off.
+                                _ => break,
+                            },
+                            Err(_) => break,
+                        }
+                    }
+                    granted
+                });
+                eventually(SOON, || match info_int(&mut above.client(), "lock", "lock_held") {
+                    held if held > 20 * (round + 1) => Ok(()),
+                    held => Err(held),
+                });
+                cmd!(above.client(), "FAILOVER", "TIMEOUT", 20_000).ok();
+                for (server, role) in [(above, "slave"), (below, "master")] {
+                    eventually(SOON, || match info(&mut server.client(), "replication").text("role") {
+                        seen if seen == role => Ok(()),
+                        seen => Err(seen.to_owned()),
+                    });
+                }
+                running.store(false, Ordering::Relaxed);
+                taker.join().expect("the taker")
+            });
+            (above, below) = (below, above);
+            let mut client = above.client();
+            for (key, _) in &granted {
+                assert!(ms_left(&mut client, key, "t") > 0, "{key} was granted");
+            }
+            let highest = granted.iter().map(|(_, fence)| *fence).max().expect("some were");
+            assert!(highest > fence);
+            let left = ms_left(&mut client, "throughout", "t");
+            assert!((1..=10_000).contains(&left), "{left}: held on");
+            fence = repeat(&mut client, "throughout", "t", 10_000).fence;
+            assert!(fence > highest + GUARD_TICKS, "{fence} after {highest}");
+            wait_in_sync(above, below);
         }
     }
 
