@@ -16,6 +16,7 @@ const REFERENCE: &str = include_str!("../../docs/commands.md");
 const WAITING: &str = include_str!("../../docs/waiting.md");
 const LEGACY: &str = include_str!("../../docs/legacy.md");
 const INTERNALS: &str = include_str!("../../docs/internals.md");
+const GUARANTEES: &str = include_str!("../../docs/guarantees.md");
 const FAILURES: &str = include_str!("../../src/command/failure.rs");
 
 /// The syntax as COMMAND DOCS gives it and redis-cli hints at it.
@@ -210,6 +211,28 @@ fn source_files() -> Vec<PathBuf> {
         }
     }
     files
+}
+
+#[test]
+fn every_guarantee_names_tests_that_exist() {
+    let mut named = 0;
+    let rows = GUARANTEES.lines().filter(|line| line.starts_with("| ") && !line.contains("| Shown by |"));
+    for row in rows {
+        let shown = row.rsplit(" | ").next().unwrap_or_default();
+        let tests: Vec<&str> = shown.split('`').skip(1).step_by(2).collect();
+        assert!(!tests.is_empty(), "no test shows {row}");
+        for test in tests {
+            let (file, name) = test.split_once("::").unwrap_or_else(|| panic!("{test} is no test"));
+            let path = root().join("tests/blackbox").join(file).with_extension("rs");
+            let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{test}: {error}"));
+            assert!(text.contains(&format!("fn {name}(")), "there is no {test}");
+            named += 1;
+        }
+    }
+    assert!(named > 40, "{named} tests");
+    for quoted in GUARANTEES.split('`').skip(1).step_by(2).filter(|quoted| quoted.starts_with("examples/")) {
+        assert!(root().join(quoted).exists(), "no {quoted}");
+    }
 }
 
 #[test]

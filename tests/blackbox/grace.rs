@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::harness::hold::{acquire, ms_left, repeat, take};
 use crate::harness::line::{count, release, send_acquire, still_waits, until_count};
 use crate::harness::{
-    args, cmd, eventually, grant, info, info_int, module, on_every_server, wait_in_sync, Client, Clock, Kind, Reply,
-    Server, YEAR_US,
+    args, cmd, eventually, grant, info, info_int, module, on_every_server, wait_in_sync, Client, Clock, Cluster, Kind,
+    Reply, Server, YEAR_US,
 };
 use crate::leave::unblocks;
 
@@ -352,6 +352,27 @@ on_every_server! {
         fail_over(&second, &first);
         assert_eq!(left_ms(&mut first.client()), 0);
         take(&mut first.client(), "free", "cid", LONG_MS);
+    }
+
+    fn a_failover_in_a_cluster_begins_it(kind: Kind) {
+        let mut cluster = Cluster::start(kind, 1);
+        let replica = cluster.add_replica(0);
+        let (mut above, mut below) = (cluster.client(0), cluster.client(replica));
+        set(&mut below, GRACE_MS);
+        assert_eq!(left_ms(&mut below), 0);
+        take(&mut above, "k", "ann", LONG_MS);
+        wait_in_sync(&cluster.nodes[0], &cluster.nodes[replica]);
+        cmd!(below, "CLUSTER", "FAILOVER").ok();
+        eventually(SOON, || match acquire(&mut below, "free", "bob", LONG_MS) {
+            Reply::Error(text) if text.starts_with("GRACE ") => Ok(()),
+            other => Err(other),
+        });
+        assert!(acquire(&mut below, "k", "bob", LONG_MS).is_null());
+        let mut waiter = stand(&cluster.nodes[replica], "k", "bob", &["BLOCK", "0"]);
+        release(&mut below, "k", "ann");
+        still_waits(&cluster.nodes[replica], &mut waiter);
+        set(&mut below, 0);
+        assert_eq!(grant(&waiter.recv()).token, b"bob");
     }
 
     fn the_wall_clock_neither_ends_nor_prolongs_it(kind: Kind) {

@@ -56,8 +56,13 @@ mod pause;
 mod pause_waiting;
 mod payload;
 mod poll;
+mod promises;
 mod promotion;
+mod quorum;
 mod readme;
+#[allow(dead_code)]
+#[path = "../../examples/redlock.rs"]
+mod redlock;
 mod refused_waiting;
 mod regression;
 mod regression_life;

@@ -1,11 +1,14 @@
 //! A replica becomes the primary: every lease is whole again, every fence from then on is higher, and no holder is
 //! forgotten. The old primary dies, is demoted, or comes back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use crate::harness::hold::{self, ms_left, repeat, span, take};
 use crate::harness::{
-    cmd, eventually, info, info_int, let_pass, on_every_server, wait_in_sync, wait_until_heard, Kind, Server,
+    cmd, eventually, grant, info, info_int, let_pass, on_every_server, wait_in_sync, wait_until_heard, Client, Kind,
+    Server,
 };
 use crate::replication::agree;
 
@@ -17,6 +20,12 @@ fn pair(kind: Kind) -> (Server, Server) {
     let (primary, replica) = (Server::start(kind), Server::start(kind));
     replica.replica_of(&primary);
     (primary, replica)
+}
+
+/// What LOCK.INFO says of the first holder of `k`.
+#[track_caller]
+fn shown_ephemeral(server: &Server) -> i64 {
+    cmd!(server.client(), "LOCK.INFO", "k").get("holders").array()[0].get("ephemeral").int()
 }
 
 on_every_server! {
@@ -34,6 +43,62 @@ on_every_server! {
         assert!(hold::acquire(&mut client, "k", "other", LONG_MS).is_null());
         assert_eq!(cmd!(client, "LOCK.INFO", "k").get("role").text(), "primary");
         promoted.ends(&mut client, "k", 1500);
+    }
+
+    /// Shared, counted, capped and nested ones: each token's lease by itself.
+    fn every_kind_of_hold_is_whole_again(kind: Kind) {
+        let (mut primary, replica) = pair(kind);
+        let mut client = primary.client();
+        let long = LONG_MS.to_string();
+        for (key, token, options) in [
+            ("shared", "ann", &["PX", "3000", "SHARED"][..]),
+            ("shared", "bob", &["PX", long.as_str(), "SHARED"]),
+            ("permits", "ann", &["PX", long.as_str(), "LIMIT", "1"]),
+            ("capped", "ann", &["PX", "3000", "MAXHOLD", "200000"]),
+            ("nested", "ann", &["PX", long.as_str(), "HOLD", "outer"]),
+            ("nested", "ann", &["PX", long.as_str(), "HOLD", "inner"]),
+        ] {
+            grant(&client.cmd(&[&["LOCK.ACQUIRE", key, "TOKEN", token], options].concat()));
+        }
+        wait_in_sync(&primary, &replica);
+        primary.kill9();
+        let_pass(Duration::from_millis(3200));
+        let mut client = replica.client();
+        replica.promote();
+        for key in ["shared", "capped"] {
+            assert!(ms_left(&mut client, key, "ann") > 0, "{key}: whole again");
+        }
+        assert_eq!(cmd!(client, "LOCK.INFO", "shared").get("held").int(), 2);
+        assert!(cmd!(client, "LOCK.ACQUIRE", "permits", "TOKEN", "bob", "LIMIT", "5").is_null());
+        let capped = cmd!(client, "LOCK.EXTEND", "capped", "ann", "PX", LONG_MS).int();
+        assert!((1..=200_000).contains(&capped), "{capped} ms: the cap goes on");
+        assert_eq!(cmd!(client, "LOCK.RELEASE", "nested", "ann", "HOLD", "inner").int(), 1);
+        assert!(ms_left(&mut client, "nested", "ann") > 0);
+        assert_eq!(cmd!(client, "LOCK.RELEASE", "nested", "ann", "HOLD", "outer").int(), 1);
+        eventually(SOON, || match cmd!(client, "LOCK.INFO", "shared").get("held").int() {
+            1 => Ok(()),
+            held => Err(held),
+        });
+        assert!(ms_left(&mut client, "shared", "bob") > 0, "a short lease ends no other's");
+    }
+
+    /// The connection is the old primary's: over a promotion, and over a demotion and back, only the lease is left.
+    fn a_hold_of_a_connection_ends_with_its_lease(kind: Kind) {
+        let (first, second) = pair(kind);
+        let mut owner = first.client();
+        grant(&cmd!(owner, "LOCK.ACQUIRE", "k", "TOKEN", "ann", "PX", 3000, "EPHEMERAL"));
+        assert_eq!(shown_ephemeral(&first), 1);
+        wait_in_sync(&first, &second);
+        assert_eq!(shown_ephemeral(&second), 0);
+        second.promote();
+        first.replica_of(&second);
+        drop(owner);
+        agree(&second, &first);
+        assert!(ms_left(&mut second.client(), "k", "ann") > 0);
+        // Back, on the server that knew the connection.
+        let ((), promoted) = span(|| first.promote());
+        assert_eq!(shown_ephemeral(&first), 0);
+        promoted.ends(&mut first.client(), "k", 3000);
     }
 
     /// Grants that the dead primary acknowledged and lost may have had any fence up to its clock.
@@ -186,6 +251,60 @@ on_every_server! {
             replica.promote();
             assert!(hold::acquire(&mut below, "k", "other", LONG_MS).is_null());
             assert_eq!(cmd!(client, "LOCK.RELEASE", "later", "t").int(), 1);
+        }
+    }
+
+    /// FAILOVER to and fro while a client takes locks: what was granted is held on whoever is the primary then, under
+    /// fences that leap, and each lease is whole again.
+    fn a_planned_failover_loses_nothing_that_was_granted(kind: Kind) {
+        let (first, second) = pair(kind);
+        let (mut above, mut below) = (&first, &second);
+        let mut fence = take(&mut above.client(), "throughout", "t", 10_000).fence;
+        for round in 0..3 {
+            let (port, running) = (above.port(), &AtomicBool::new(true));
+            let granted = thread::scope(|scope| {
+                let taker = scope.spawn(move || {
+                    let mut client = Client::connect(port);
+                    let mut granted = Vec::new();
+                    while running.load(Ordering::Relaxed) {
+                        let key = format!("{round} {}", granted.len());
+                        match client.try_send(&["LOCK.ACQUIRE", &key, "TOKEN", "t", "PX", "600000"]) {
+                            Ok(()) => match client.try_recv(Duration::from_secs(10)) {
+                                Some(reply) if !reply.is_error() => granted.push((key, grant(&reply).fence)),
+                                // Told that this is no primary any more, or cut off.
+                                _ => break,
+                            },
+                            Err(_) => break,
+                        }
+                    }
+                    granted
+                });
+                eventually(SOON, || match info_int(&mut above.client(), "lock", "lock_held") {
+                    held if held > 20 * (round + 1) => Ok(()),
+                    held => Err(held),
+                });
+                cmd!(above.client(), "FAILOVER", "TIMEOUT", 20_000).ok();
+                for (server, role) in [(above, "slave"), (below, "master")] {
+                    eventually(SOON, || match info(&mut server.client(), "replication").text("role") {
+                        seen if seen == role => Ok(()),
+                        seen => Err(seen.to_owned()),
+                    });
+                }
+                running.store(false, Ordering::Relaxed);
+                taker.join().expect("the taker")
+            });
+            (above, below) = (below, above);
+            let mut client = above.client();
+            for (key, _) in &granted {
+                assert!(ms_left(&mut client, key, "t") > 0, "{key} was granted");
+            }
+            let highest = granted.iter().map(|(_, fence)| *fence).max().expect("some were");
+            assert!(highest > fence);
+            let left = ms_left(&mut client, "throughout", "t");
+            assert!((1..=10_000).contains(&left), "{left}: held on");
+            fence = repeat(&mut client, "throughout", "t", 10_000).fence;
+            assert!(fence > highest + GUARD_TICKS, "{fence} after {highest}");
+            wait_in_sync(above, below);
         }
     }
 
