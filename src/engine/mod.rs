@@ -209,6 +209,12 @@ fn lock_in(key: &Key<'_>) -> Result<Option<Handle>, Denied> {
 /// Carries out the effects of one question to core, all of which concern this key.
 fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
     let mut effects = with(|state| state.table.take_effects());
+    let unheard = replicate && context.is_unheard();
+    let tell = |send: &dyn Fn()| match (replicate, unheard) {
+        (true, false) => send(),
+        (true, true) => context.count_change(),
+        (false, _) => {}
+    };
     for effect in effects.drain(..) {
         match effect {
             Effect::Created(handle) => {
@@ -216,24 +222,22 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
                 key.store(handle);
             }
             Effect::Set { lock, fence, alone, signal } => {
-                if replicate {
-                    set_bytes(lock, fence, alone, |bytes| context.replicate(SET_COMMAND, key, Some(bytes)));
-                }
+                tell(&|| set_bytes(lock, fence, alone, |bytes| context.replicate(SET_COMMAND, key, Some(bytes))));
                 if signal {
                     context.signal_modified(key);
                 }
             }
             Effect::Unset(token) => {
-                if let Some(bytes) = replicate.then(|| unset_bytes(&token)).flatten() {
-                    context.replicate(SET_COMMAND, key, Some(&bytes));
-                }
+                tell(&|| {
+                    if let Some(bytes) = unset_bytes(&token) {
+                        context.replicate(SET_COMMAND, key, Some(&bytes));
+                    }
+                });
                 context.signal_modified(key);
             }
             Effect::Removed => {
                 key.delete();
-                if replicate {
-                    context.replicate(c"DEL", key, None);
-                }
+                tell(&|| context.replicate(c"DEL", key, None));
                 context.signal_modified(key);
             }
             Effect::LegacyRemoved => {

@@ -2,7 +2,7 @@
 
 use super::args::Args;
 use super::key::Key;
-use super::{api, args, valkey};
+use super::{api, args, audience, valkey};
 use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_long, CStr};
@@ -15,6 +15,8 @@ pub struct Context {
     raw: *mut RedisModuleCtx,
     /// Whether a reply was begun: an error after a panic must not become a second one.
     replied: Cell<bool>,
+    /// The server's flags of a command, once asked for: they stay as they are while it runs.
+    command_flags: Option<Cell<Option<u32>>>,
 }
 
 static DETACHED: AtomicPtr<RedisModuleCtx> = AtomicPtr::new(null_mut());
@@ -71,12 +73,20 @@ impl Context {
     /// # Safety
     /// `raw` must stay valid as long as this value lives.
     pub(super) const unsafe fn new(raw: *mut RedisModuleCtx) -> Self {
-        Self { raw, replied: Cell::new(false) }
+        Self { raw, replied: Cell::new(false), command_flags: None }
+    }
+
+    /// The context of a command that is running.
+    ///
+    /// # Safety
+    /// As for [`Context::new`].
+    pub(super) const unsafe fn of_command(raw: *mut RedisModuleCtx) -> Self {
+        Self { raw, replied: Cell::new(false), command_flags: Some(Cell::new(None)) }
     }
 
     /// A context where the server gives none: made once, at load, and good for timers only.
     pub fn detached() -> Self {
-        Self { raw: DETACHED.load(Ordering::Relaxed), replied: Cell::new(false) }
+        Self { raw: DETACHED.load(Ordering::Relaxed), replied: Cell::new(false), command_flags: None }
     }
 
     /// Makes the context for [`Context::detached`].
@@ -91,8 +101,25 @@ impl Context {
     }
 
     fn flags(&self) -> u32 {
+        if let Some(known) = self.command_flags.as_ref().and_then(Cell::get) {
+            return known;
+        }
         // SAFETY: the context is valid.
-        unsafe { api!(RedisModule_GetContextFlags)(self.raw) }.unsigned_abs()
+        let flags = unsafe { api!(RedisModule_GetContextFlags)(self.raw) }.unsigned_abs();
+        if let Some(known) = &self.command_flags {
+            known.set(Some(flags));
+        }
+        flags
+    }
+
+    /// Whether what this command changes is told to nobody: there are no replicas, and there is no append-only file.
+    pub fn is_unheard(&self) -> bool {
+        self.command_flags.is_some() && audience::is_empty() && self.flags() & raw::REDISMODULE_CTX_FLAGS_AOF == 0
+    }
+
+    /// Counts a change for the server's save points, where [`Context::is_unheard`] says that it need not be replicated.
+    pub fn count_change(&self) {
+        self.replicate_verbatim();
     }
 
     /// Whether this node is a primary that has loaded its data.

@@ -3,7 +3,7 @@
 use super::args::bytes_of;
 use super::cell::MainThread;
 use super::context::Context;
-use super::{api, edge, Hooks};
+use super::{api, audience, edge, Hooks};
 use crate::core::name::Place;
 use redis_module::raw::{self, RedisModuleCtx, RedisModuleEvent, RedisModuleString};
 use std::ffi::{c_char, c_int, c_void, CStr};
@@ -59,6 +59,8 @@ pub(super) unsafe fn subscribe<H: Hooks>(ctx: *mut RedisModuleCtx) -> Result<(),
             return Err(format!("the server has no {name} event"));
         }
     }
+    // SAFETY: promised by the caller.
+    unsafe { audience::watch(ctx) };
     Ok(())
 }
 
@@ -125,6 +127,7 @@ unsafe extern "C" fn noticed<H: Hooks>(
 
 unsafe extern "C" fn role<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, sub: u64, _: *mut c_void) {
     edge((), || {
+        audience::forget();
         // SAFETY: the context is valid in this callback.
         let context = unsafe { Context::new(ctx) };
         H::role_changed(&context, sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER);
@@ -133,6 +136,7 @@ unsafe extern "C" fn role<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleEven
 
 unsafe extern "C" fn loading<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, sub: u64, _: *mut c_void) {
     edge((), || {
+        audience::forget();
         let ended = matches!(sub, raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED);
         // SAFETY: the context is valid in this callback.
         let context = unsafe { Context::new(ctx) };
@@ -175,8 +179,12 @@ unsafe extern "C" fn swap<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleEven
 }
 
 unsafe extern "C" fn cron<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, _: *mut c_void) {
-    // SAFETY: the context is valid in this callback.
-    edge((), || H::cron(&unsafe { Context::new(ctx) }));
+    edge((), || {
+        // SAFETY: the context is valid in this callback.
+        let context = unsafe { Context::new(ctx) };
+        audience::look(&context);
+        H::cron(&context);
+    });
 }
 
 unsafe extern "C" fn config<H: Hooks>(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, data: *mut c_void) {

@@ -6,7 +6,7 @@
 //! * [`blocked`]: connections that wait for their reply
 //! * [`call`], [`key_request`]: a command of the server inside one of the module, and its keys
 //! * [`value`]: the data type. [`events`]: server events and keyspace notifications. [`timer`]: the pump
-//! * `valkey`: what only Valkey has
+//! * `audience`: whether anybody follows the changes. `valkey`: what only Valkey has
 //! * [`clock`], [`log`], [`cell`], [`numbers`], [`alloc`]: one small thing each
 //!
 //! Rules every file here keeps: an entry point from C catches unwinds ([`edge`]); a write happens only in a command or
@@ -16,6 +16,7 @@
 
 pub mod alloc;
 pub mod args;
+mod audience;
 pub mod blocked;
 pub mod call;
 pub mod cell;

@@ -105,7 +105,7 @@ unsafe extern "C" fn trampoline<C: Command>(
     argc: c_int,
 ) -> c_int {
     // SAFETY: the server keeps context and arguments valid while the command runs.
-    let (context, args) = unsafe { (Context::new(ctx), Args::new(argv, argc)) };
+    let (context, args) = unsafe { (Context::of_command(ctx), Args::new(argv, argc)) };
     if let Some(keys) = C::KEYS {
         // SAFETY: as above.
         if let Some(request) = unsafe { KeyRequest::of(ctx) } {

@@ -9,6 +9,7 @@ mod acknowledged;
 mod acl;
 mod acquire;
 mod at_once;
+mod audience;
 mod bytes;
 mod check;
 mod clock;
