@@ -155,6 +155,15 @@ impl Lines {
         self.waiters.get(waiter)
     }
 
+    /// Where a waiter that is about to join stands in the order: behind all, an upgrade behind other upgrades only.
+    pub const fn order_of_new(upgrade: bool) -> u64 {
+        if upgrade {
+            FIRST_ORDER
+        } else {
+            u64::MAX
+        }
+    }
+
     /// Puts a waiter at the end of its lock's line; an upgrade at the head.
     pub fn join(&mut self, mut waiter: Waiter) -> Handle {
         self.joined += 1;
@@ -289,6 +298,12 @@ impl Lines {
         if let Some(line) = self.line_at(place).and_then(|line| self.lines.get_mut(line)) {
             line.lock = Some(lock);
         }
+    }
+
+    /// Forgets which locks stood in a database (`None`: in any).
+    pub fn forget_locks(&mut self, db: Option<i32>) {
+        let lines = self.lines.iter_mut().map(|(_, line)| line);
+        lines.filter(|line| db.is_none_or(|db| db == line.db)).for_each(|line| line.lock = None);
     }
 
     /// The lock that stood at a place when last seen, if anybody waits there.

@@ -6,6 +6,7 @@ use super::Table;
 use crate::core::hold::Mode;
 use crate::core::line::Waiter;
 use crate::core::lock::Lock;
+use crate::core::name::Place;
 use crate::core::slab::Handle;
 use std::collections::{HashMap, HashSet};
 
@@ -41,23 +42,42 @@ struct Web<'a> {
     open: Vec<&'a [u8]>,
 }
 
+/// The wait that is to begin, where it will stand: instead of whatever its token waits for there now.
+#[derive(Clone, Copy)]
+struct New<'a> {
+    waiter: &'a Waiter,
+    order: u64,
+}
+
+impl New<'_> {
+    /// Whether it will stand ahead of this order in that line.
+    fn is_ahead(self, place: Place<'_>, order: u64) -> bool {
+        self.waiter.place() == place && self.order < order
+    }
+
+    /// Whether this is what the token waits for there now.
+    fn replaces(self, other: &Waiter) -> bool {
+        self.waiter.token == other.token && self.waiter.place() == other.place()
+    }
+}
+
 impl Table {
-    /// Whether the waiter, in the line of the lock that `held` is and behind those before `before`, would wait for
-    /// itself.
-    pub(super) fn would_never_end(&self, held: Option<Handle>, waiter: &Waiter, before: u64) -> bool {
-        if self.waits_for_nobody_waiting(held, waiter, before) {
+    /// Whether the waiter would wait for itself, in front of the lock that `held` is and with this order in its line.
+    pub(super) fn would_never_end(&self, held: Option<Handle>, waiter: &Waiter, order: u64) -> bool {
+        if self.waits_for_nobody_waiting(held, waiter, order) {
             return false;
         }
         let mut web = Web::default();
         let mut seen: HashSet<&[u8]> = HashSet::new();
-        self.weave(&mut web, held, waiter, before, &waiter.token);
+        let new = New { waiter, order };
+        self.weave(&mut web, held, waiter, order, new);
         while let Some(token) = web.open.pop() {
             if !seen.insert(token) {
                 continue;
             }
             for &wait in self.lines.waits_of(token) {
-                let Some(theirs) = self.lines.get(wait) else { continue };
-                self.weave(&mut web, self.lines.lock_at(theirs.place()), theirs, theirs.order(), &waiter.token);
+                let Some(theirs) = self.lines.get(wait).filter(|theirs| !new.replaces(theirs)) else { continue };
+                self.weave(&mut web, self.standing_at(theirs.place()), theirs, theirs.order(), new);
             }
             if web.links_count > LINKS_MAX {
                 return false;
@@ -67,10 +87,10 @@ impl Table {
     }
 
     /// Whether nobody in the waiter's way waits for anything but what the waiter waits for: then nothing leads back.
-    fn waits_for_nobody_waiting(&self, held: Option<Handle>, waiter: &Waiter, before: u64) -> bool {
+    fn waits_for_nobody_waiting(&self, held: Option<Handle>, waiter: &Waiter, order: u64) -> bool {
         let place = waiter.place();
         let first = self.lines.first(place).and_then(|first| self.lines.get(first));
-        if first.is_some_and(|first| first.upgrade && first.order() < before) || self.lines.is_entangled_at(place) {
+        if first.is_some_and(|first| first.upgrade && first.order() < order) || self.lines.is_entangled_at(place) {
             return false;
         }
         let Some(lock) = held.and_then(|held| self.locks.get(held)) else { return true };
@@ -82,12 +102,23 @@ impl Table {
         self.lines.tokens().all(|token| *token == *waiter.token || lock.hold(token).is_none())
     }
 
-    /// Adds a wait. Of those ahead only tokens that wait elsewhere too are named, `own` with its new wait among them: any
-    /// other waits for nothing that is not looked at anyway.
-    fn weave<'a>(&'a self, web: &mut Web<'a>, lock: Option<Handle>, waiter: &'a Waiter, before: u64, own: &'a [u8]) {
+    /// The lock that stands at a place where somebody waits, or was evicted from there.
+    fn standing_at(&self, place: Place<'_>) -> Option<Handle> {
+        let standing = |lock: &Handle| {
+            let seen = self.locks.get(*lock).filter(|seen| seen.place() == place);
+            seen.is_some_and(|seen| seen.linked() || self.evicted.contains(lock))
+        };
+        self.lines.lock_at(place).filter(standing)
+    }
+
+    /// Adds a wait. Of those ahead only tokens that wait elsewhere too are named, the one whose wait begins among them:
+    /// any other waits for nothing that is not looked at anyway.
+    fn weave<'a>(&'a self, web: &mut Web<'a>, lock: Option<Handle>, waiter: &'a Waiter, order: u64, new: New<'a>) {
         let place = waiter.place();
-        let ahead = self.lines.waiters(place).map(|(_, ahead)| ahead).take_while(|ahead| ahead.order() < before);
-        let wants = most_of(waiter.mode, ahead.map(|ahead| ahead.mode));
+        let ahead = |other: &&Waiter| other.order() < order && !new.replaces(other);
+        let new_ahead = new.is_ahead(place, order).then_some(new.waiter);
+        let line = self.lines.waiters(place).map(|(_, other)| other).take_while(|other| other.order() < order);
+        let wants = most_of(waiter.mode, line.filter(ahead).chain(new_ahead).map(|ahead| ahead.mode));
         let index = web.waits.len();
         web.waits.push(Wait { token: &waiter.token, wants, staying: Occupancy::Free });
         let others = |token: &&[u8]| **token != *waiter.token;
@@ -97,10 +128,10 @@ impl Table {
         }
         // A token that waits for an upgrade holds the lock as well as waits for it.
         let upgrader = self.lines.first(place).and_then(|first| self.lines.get(first)).filter(|first| first.upgrade);
-        let upgrader = upgrader.filter(|first| first.order() < before);
-        let entangled = self.lines.entangled_before(place, before).into_iter().filter_map(|wait| self.lines.get(wait));
-        let own = self.lines.find(place, own).and_then(|own| self.lines.get(own)).filter(|own| own.order() < before);
-        for token in upgrader.into_iter().chain(own).chain(entangled).map(|ahead| &*ahead.token).filter(others) {
+        let entangled = self.lines.entangled_before(place, order).into_iter().filter_map(|wait| self.lines.get(wait));
+        let own = self.lines.find(place, &new.waiter.token).and_then(|own| self.lines.get(own));
+        let known = upgrader.into_iter().chain(own).chain(entangled).filter(ahead);
+        for token in known.chain(new_ahead).map(|ahead| &*ahead.token).filter(others) {
             web.link(index, token, Link::Ahead);
         }
     }

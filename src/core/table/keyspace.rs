@@ -24,6 +24,7 @@ impl Table {
     pub fn linked(&mut self, handle: Handle, place: Place<'_>) {
         if let Some(lock) = self.locks.get_mut(handle) {
             lock.set_place(place);
+            self.lines.set_lock(place, handle);
         }
         self.set_linked(handle, true);
     }
@@ -161,6 +162,7 @@ impl Table {
         for handle in gone {
             self.give_up(handle);
         }
+        self.lines.forget_locks(db);
         self.stir(db);
     }
 

@@ -4,7 +4,7 @@ use super::holding::{Acquire, Acquired, Ask, Turn};
 use super::{Effect, Table};
 use crate::core::fence::Fence;
 use crate::core::hold::{Delivery, Hold};
-use crate::core::line::{Seat, Waiter};
+use crate::core::line::{Lines, Seat, Waiter};
 use crate::core::name::{HoldName, Place, Token};
 use crate::core::slab::Handle;
 use crate::core::time::Instant;
@@ -81,11 +81,12 @@ impl Table {
         let known = self.lines.find(place, request.token.bytes());
         // A token that waits for an upgrade and lost its hold waits for something else now: at the end of the line.
         let same = known.and_then(|known| self.lines.get(known)).filter(|known| known.upgrade == waiter.upgrade);
-        if same.is_none_or(|same| same.seat.is_some() != seat.is_some()) && self.is_full(seat, request.limits) {
+        let counted = known.and_then(|known| self.lines.get(known));
+        if counted.is_none_or(|known| known.seat.is_some() != seat.is_some()) && self.is_full(seat, request.limits) {
             return Acquired::TooMany;
         }
-        let before = same.map_or(u64::MAX, Waiter::order);
-        if same.is_none_or(|same| same.mode != waiter.mode) && self.would_never_end(held, &waiter, before) {
+        let order = same.map_or(Lines::order_of_new(waiter.upgrade), Waiter::order);
+        if same.is_none_or(|same| same.mode != waiter.mode) && self.would_never_end(held, &waiter, order) {
             self.counts.deadlocks += 1;
             return Acquired::Deadlock;
         }
