@@ -168,6 +168,21 @@ impl Hold {
     /// The holder was told: nothing is taken back any more.
     pub fn confirm(&mut self) {
         self.delivery = Delivery::Told;
+        self.forget_before();
+    }
+
+    /// This node no longer serves: the holder may hear of its hold elsewhere, and no connection of this node ends it.
+    pub fn stand_still(&mut self) {
+        if self.delivery == Delivery::Unfetched {
+            // That was the end of a poll, and none of the lease.
+            self.end = Instant::from_micros(0);
+        }
+        self.confirm();
+        self.set_ephemeral(false);
+    }
+
+    /// Nothing is left that an upgrade could fall back to.
+    pub fn forget_before(&mut self) {
         if let Some(extra) = &mut self.extra {
             extra.before_upgrade = None;
         }

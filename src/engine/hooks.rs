@@ -135,7 +135,11 @@ impl Hooks for Engine {
         let closed = with(|state| {
             let holds = state.table.closed(client);
             let any = !holds.is_empty();
-            state.closed.extend(holds.into_iter().map(|hold| (client, hold)));
+            for hold in holds {
+                let Some(lock) = state.table.get(hold.0) else { continue };
+                let spot = seats::owned(lock.place());
+                state.closed.push(pump::Closed { client, hold, spot });
+            }
             any
         });
         if closed {

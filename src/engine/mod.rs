@@ -18,7 +18,7 @@ use crate::core::codec::{self, Change};
 use crate::core::fence::Fence;
 use crate::core::name::{Place, Token};
 use crate::core::slab::Handle;
-use crate::core::table::{BoundHold, Effect, Ended, Legacy, Site, Table};
+use crate::core::table::{Effect, Ended, Legacy, Site, Table};
 use crate::core::time::{Instant, Now};
 use crate::server::args::Args;
 use crate::server::cell::MainThread;
@@ -46,8 +46,8 @@ struct State {
     agenda: pump::Agenda,
     /// Grants nobody was told of.
     take_backs: Vec<seats::TakeBack>,
-    /// Holds of connections that closed, with the connection's id.
-    closed: Vec<(u64, BoundHold)>,
+    /// Holds of connections that closed.
+    closed: Vec<pump::Closed>,
     /// Whether closing connections are watched.
     watching_clients: bool,
     /// Keys of locks that somebody gave a time to live.

@@ -31,13 +31,24 @@ const PATROL_MICROS: u64 = 1_000_000;
 /// A database and a key.
 pub(super) type Spot = (i32, Box<[u8]>);
 
+/// A hold whose connection closed.
+#[derive(Clone)]
+pub(super) struct Closed {
+    /// The connection's id, which no other ever gets.
+    pub(super) client: u64,
+    /// The hold, as it was then.
+    pub(super) hold: BoundHold,
+    /// Where the lock stood: one that is evicted meanwhile comes back there as another value.
+    pub(super) spot: Spot,
+}
+
 /// What the pump has to come back to.
 #[derive(Default)]
 pub(super) struct Agenda {
     /// Hand-overs that the server refused.
     refused: Vec<Spot>,
     /// Releases that the server refused, of connections that closed.
-    refused_closed: Vec<(u64, BoundHold)>,
+    refused_closed: Vec<Closed>,
     retry_at: Option<Instant>,
     /// Lines whose slot is still to be looked at in this round.
     patrol: Vec<Spot>,
@@ -261,21 +272,23 @@ const PAUSED: &str = "TRYAGAIN the lock is free, but this server is paused";
 
 /// Ends the holds of connections that closed, as far as the server allows: it is a release that nobody sends.
 fn end_bound(context: &Context, now: Instant) {
-    for (client, (lock, token)) in with(|state| std::mem::take(&mut state.closed)) {
-        let Some(spot) = seats::place_of(lock) else { continue };
+    for closed in with(|state| std::mem::take(&mut state.closed)) {
+        let (client, token) = (closed.client, &closed.hold.1);
+        let spot = seats::place_of(closed.hold.0).unwrap_or_else(|| closed.spot.clone());
         with_key(context, &spot, |key| {
-            if key.content() != Content::Lock(lock) || !with(|state| state.table.is_bound(lock, &token, client)) {
+            let Ok(Some(lock)) = lock_in(key) else { return };
+            if !with(|state| state.table.is_bound(lock, token, client)) {
                 return;
             }
             if context.refusal(key).is_some() {
                 with(|state| {
-                    state.agenda.refused_closed.push((client, (lock, token)));
+                    state.agenda.refused_closed.push(closed.clone());
                     state.agenda.retry_at = Some(later(now, RETRY_MICROS));
                 });
                 return;
             }
             let site = Site { place: place(&spot), lock: Some(lock), legacy: None };
-            with(|state| state.table.end_bound(site, &token, client, clock::now()));
+            with(|state| state.table.end_bound(site, token, client, clock::now()));
             carry_out(context, key, true);
         });
     }

@@ -2,6 +2,7 @@
 //! never replicated, so after a restart or a failover only the lease bounds such a hold.
 
 use super::{Ended, Site, Table};
+use crate::core::hold::Hold;
 use crate::core::slab::Handle;
 use crate::core::time::Now;
 use std::collections::BTreeMap;
@@ -17,7 +18,10 @@ pub(super) struct Bound {
 
 impl Bound {
     fn add(&mut self, client: u64, lock: Handle, token: &[u8]) {
-        self.by_client.entry(client).or_default().push((lock, token.into()));
+        let holds = self.by_client.entry(client).or_default();
+        if !holds.iter().any(|(other, theirs)| *other == lock && **theirs == *token) {
+            holds.push((lock, token.into()));
+        }
     }
 
     fn remove(&mut self, client: u64, lock: Handle, token: &[u8]) {
@@ -27,6 +31,12 @@ impl Bound {
             self.by_client.remove(&client);
         }
     }
+}
+
+/// The connection a hold ends with, and the one that the hold from before an upgrade ends with.
+fn connections(hold: &Hold) -> [Option<u64>; 2] {
+    let of = |hold: &Hold| hold.is_ephemeral().then_some(hold.client);
+    [of(hold), hold.before_upgrade().and_then(|before| of(&before.hold))]
 }
 
 impl Table {
@@ -46,12 +56,35 @@ impl Table {
         }
     }
 
-    /// Forgets which connection a hold ends with.
+    /// Forgets which connection a hold ends with, but not what the hold from before an upgrade ends with.
     pub(super) fn unbind(&mut self, lock: Handle, token: &[u8]) {
-        let hold = self.locks.get(lock).and_then(|lock| lock.hold(token));
-        if let Some(client) = hold.filter(|hold| hold.is_ephemeral()).map(|hold| hold.client) {
+        let [own, before] = self.connections_of(lock, token);
+        if let Some(client) = own.filter(|_| own != before) {
             self.bound.remove(client, lock, token);
         }
+    }
+
+    /// Forgets what the hold from before an upgrade ends with: nothing falls back to it any more.
+    pub(super) fn unbind_before(&mut self, lock: Handle, token: &[u8]) {
+        let [own, before] = self.connections_of(lock, token);
+        if let Some(client) = before.filter(|_| own != before) {
+            self.bound.remove(client, lock, token);
+        }
+    }
+
+    /// Forgets which connections a hold ends with: it is over.
+    pub(super) fn unbind_ended(&mut self, lock: Handle, token: &[u8]) {
+        for client in self.connections_of(lock, token).into_iter().flatten() {
+            self.bound.remove(client, lock, token);
+        }
+    }
+
+    fn connections_of(&self, lock: Handle, token: &[u8]) -> [Option<u64>; 2] {
+        if !self.has_bound() {
+            return [None; 2];
+        }
+        let hold = self.locks.get(lock).and_then(|lock| lock.hold(token));
+        hold.map_or([None; 2], connections)
     }
 
     /// Forgets which connections the holds of a lock end with.
@@ -60,16 +93,20 @@ impl Table {
             return;
         }
         let Some(lock) = self.locks.get(handle) else { return };
-        for seen in lock.holders().filter(|seen| seen.hold.is_ephemeral()) {
-            self.bound.remove(seen.hold.client, handle, seen.token);
+        for seen in lock.holders() {
+            for client in connections(seen.hold).into_iter().flatten() {
+                self.bound.remove(client, handle, seen.token);
+            }
         }
     }
 
     /// A copy of a lock takes its place: its holds end with the same connections.
     pub(super) fn bind_copy(&mut self, copy: Handle) {
         let Some(lock) = self.locks.get(copy) else { return };
-        for seen in lock.holders().filter(|seen| seen.hold.is_ephemeral()) {
-            self.bound.add(seen.hold.client, copy, seen.token);
+        for seen in lock.holders() {
+            for client in connections(seen.hold).into_iter().flatten() {
+                self.bound.add(client, copy, seen.token);
+            }
         }
     }
 
@@ -90,17 +127,29 @@ impl Table {
         self.bound.by_client.remove(&client).unwrap_or_default()
     }
 
-    /// Whether a hold still ends with this connection, which closed.
+    /// Whether a hold, or the one from before an upgrade, still ends with this connection, which closed.
     pub fn is_bound(&self, lock: Handle, token: &[u8], client: u64) -> bool {
         let hold = self.locks.get(lock).and_then(|lock| lock.hold(token));
-        hold.is_some_and(|hold| hold.is_ephemeral() && hold.client == client)
+        hold.is_some_and(|hold| connections(hold).contains(&Some(client)))
     }
 
-    /// Ends a hold whose connection closed, if it still is bound to that connection.
+    /// Ends a hold whose connection closed, if it still is bound to that connection. An upgrade nobody heard of only
+    /// falls back, unless what it falls back to ends with that connection.
     pub fn end_bound(&mut self, site: Site<'_>, token: &[u8], client: u64, now: Now) {
-        if site.lock.is_some_and(|lock| self.is_bound(lock, token, client)) {
-            self.end_hold(site, token, Ended::Released);
-            self.settle(site, now);
+        let hold = site.lock.and_then(|lock| Some((lock, self.locks.get(lock)?.hold(token)?)));
+        let Some((lock, [own, before])) = hold.map(|(lock, hold)| (lock, connections(hold))) else { return };
+        if before == Some(client) {
+            self.update(lock, |lock| lock.update(token, Hold::forget_before));
         }
+        if own != Some(client) {
+            return;
+        }
+        let falls_back = self.locks.get(lock).and_then(|lock| lock.hold(token)?.before_upgrade()).is_some();
+        if falls_back {
+            self.fall_back(lock, token);
+        } else {
+            self.end_hold(site, token, Ended::Released);
+        }
+        self.settle(site, now);
     }
 }

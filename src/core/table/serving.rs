@@ -101,7 +101,7 @@ impl Table {
     /// Takes the token's hold away. The caller serves the line next.
     pub(super) fn end_hold(&mut self, site: Site<'_>, token: &[u8], why: Ended) {
         let Some(handle) = site.lock else { return };
-        self.unbind(handle, token);
+        self.unbind_ended(handle, token);
         let others_stay = self.locks.get_mut(handle).is_some_and(|lock| {
             lock.vacate(token);
             !lock.is_empty()

@@ -181,6 +181,7 @@ impl Table {
 
     /// The token was told that it holds the lock.
     pub(super) fn told(&mut self, lock: Handle, token: &[u8]) {
+        self.unbind_before(lock, token);
         self.update(lock, |lock| lock.update(token, Hold::confirm));
     }
 
