@@ -268,6 +268,14 @@ impl Lock {
         }
     }
 
+    /// Changes every hold.
+    pub fn update_all(&mut self, mut change: impl FnMut(&mut Hold)) {
+        let tokens: Vec<Box<[u8]>> = self.holders().map(|seen| seen.token.into()).collect();
+        for token in tokens {
+            self.update(&token, &mut change);
+        }
+    }
+
     /// Bytes beside the lock's own size.
     pub fn heap_bytes(&self) -> usize {
         let crowd = match &self.holders {

@@ -110,11 +110,9 @@ impl Table {
         }
     }
 
-    /// Forgets all connections that holds end with: only their leases do from now on.
+    /// Forgets all connections that holds end with: only their leases do from now on. The holds say so themselves.
     pub(super) fn unbind_everywhere(&mut self) {
-        for (lock, token) in std::mem::take(&mut self.bound).by_client.into_values().flatten() {
-            self.update(lock, |lock| lock.update(&token, |hold| hold.set_ephemeral(false)));
-        }
+        self.bound = Bound::default();
     }
 
     /// Whether any hold ends with its connection.

@@ -338,10 +338,7 @@ impl Table {
     /// all the same: at its cap.
     pub fn hold_back(&mut self, handle: Handle, now: Instant) -> bool {
         self.update(handle, |lock| {
-            let tokens: Vec<Box<[u8]>> = lock.holders().map(|seen| seen.token.into()).collect();
-            for token in tokens {
-                lock.update(&token, |hold| hold.end_at(hold.end.max(now.after(hold.lease))));
-            }
+            lock.update_all(|hold| hold.end_at(hold.end.max(now.after(hold.lease))));
         });
         self.locks.get(handle).is_some_and(|lock| lock.first_end() <= now)
     }

@@ -136,6 +136,13 @@ impl Table {
         self.remove(handle);
     }
 
+    /// Nothing that was evicted comes back.
+    pub(super) fn drop_evicted(&mut self) {
+        while let Some(handle) = self.first_evicted() {
+            self.give_up(handle);
+        }
+    }
+
     /// Somebody gave the lock's key a time to live.
     pub fn expire_set(&mut self, handle: Handle) {
         if let Some(lock) = self.locks.get_mut(handle) {

@@ -215,10 +215,16 @@ impl Table {
     }
 
     /// This node is no serving primary (any more): leases stand still. What a connection does from now on says nothing
-    /// of a hold, which may go on under another primary.
+    /// of a hold, which may go on under another primary: its token may hear of it there, so nothing is taken back here.
+    /// What was evicted is gone there, too.
     pub fn stop_serving(&mut self) {
         self.serving = None;
         self.unbind_everywhere();
+        self.drop_evicted();
+        let all: Vec<Handle> = self.locks.iter_mut().map(|(handle, _)| handle).collect();
+        for handle in all {
+            self.update(handle, |lock| lock.update_all(Hold::stand_still));
+        }
     }
 
     /// Whether this node is a serving primary.
