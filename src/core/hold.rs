@@ -188,6 +188,12 @@ impl Hold {
         }
     }
 
+    /// The holder cannot be told: the grant is over at this instant.
+    pub fn void(&mut self, at: Instant) {
+        self.delivery = Delivery::Unfetched;
+        self.end = at;
+    }
+
     /// Notes what an upgrade falls back to if its holder cannot be told.
     pub fn remember(&mut self, before: SharedHold) {
         self.extra_mut().before_upgrade = Some(Box::new(before));

@@ -3,9 +3,11 @@
 
 use super::Table;
 use crate::core::deadlines::Position;
+use crate::core::hold::Delivery;
 use crate::core::lock::Lock;
 use crate::core::name::Place;
 use crate::core::slab::Handle;
+use crate::core::time::Instant;
 
 impl Table {
     /// The server took this lock out of the keyspace: deleted, overwritten, or on its way to another key.
@@ -91,7 +93,14 @@ impl Table {
         // The server frees the old handle on its own; the copy outlives it.
         let mut copy = lock.clone();
         copy.set_deadline(Position::NONE);
+        // A reply that is still on its way names the value that is gone: it will not be delivered.
+        copy.update_all(|hold| {
+            if hold.delivery == Delivery::Untold {
+                hold.void(Instant::from_micros(0));
+            }
+        });
         let copy = self.locks.insert(copy);
+        self.lines.set_lock(place, copy);
         if self.has_bound() {
             self.bind_copy(copy);
         }

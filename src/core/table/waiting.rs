@@ -194,10 +194,7 @@ impl Table {
         });
         let Some(token) = seen.map(|seen| Box::<[u8]>::from(seen.token)) else { return false };
         self.update(lock, |lock| {
-            lock.update(&token, |hold| {
-                hold.delivery = Delivery::Unfetched;
-                hold.end = now;
-            });
+            lock.update(&token, |hold| hold.void(now));
         });
         true
     }
