@@ -2,7 +2,6 @@
 //! answer is none of core's business.
 
 use super::{Site, Table};
-use crate::core::hold::Delivery;
 use crate::core::name::Token;
 use crate::core::time::Now;
 
@@ -15,16 +14,12 @@ impl Table {
             self.counts.guard_refused += u64::from(!holds);
             return holds;
         }
-        let Some((handle, hold)) = self.held_by(site, token, now.instant) else {
+        let Some((handle, _)) = self.held_by(site, token, now.instant) else {
             self.settle(site, now);
             self.counts.guard_refused += 1;
             return false;
         };
-        if hold.delivery == Delivery::Unfetched {
-            let lease = hold.lease;
-            self.raise_lease(handle, token, lease, now.instant);
-        }
-        self.told(handle, token.bytes());
+        self.heard(handle, token, now.instant);
         true
     }
 }

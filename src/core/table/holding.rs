@@ -155,10 +155,12 @@ impl Table {
         }
         let first = self.lines.first(site.place);
         if admitted && first == self.lines.find(site.place, request.token.bytes()) {
-            // One that is first in line waited for a mode that it cannot have yet.
-            self.withdraw_silently(site.place, request.token);
             let answer = self.grant(Some(handle), site.place, request, now);
-            self.serve(Some(handle), site.place, now);
+            if matches!(answer, Acquired::Granted { .. }) {
+                // One that is first in line waited for a mode that it cannot have yet.
+                self.withdraw_silently(site.place, request.token);
+                self.serve(Some(handle), site.place, now);
+            }
             return answer;
         }
         self.wait_or_refuse(Some(handle), site.place, request, now.instant)
@@ -305,7 +307,7 @@ impl Table {
                 return ReleaseOutcome::Free;
             }
             if let Some(fence) = fence.filter(|_| left > 0) {
-                self.told(handle, token.bytes());
+                self.heard(handle, token, now.instant);
                 self.push_set(handle, fence, true);
                 return ReleaseOutcome::Released;
             }
@@ -364,10 +366,8 @@ impl Table {
             lock.update(token.bytes(), |hold| {
                 let (mut lease, mut end) = (lease, end_of(hold));
                 if hold.delivery == Delivery::Unfetched {
-                    match hold.before_upgrade() {
-                        Some(before) => end = end_of(&before.hold),
-                        None => (lease, end) = (lease.max(hold.lease), now),
-                    }
+                    lease = lease.max(hold.lease);
+                    end = hold.before_upgrade().map_or(now, |before| end_of(&before.hold));
                     hold.delivery = Delivery::Told;
                     hold.end = end;
                 }

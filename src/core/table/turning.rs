@@ -53,6 +53,7 @@ impl Table {
             return Acquired::NoFence;
         };
         self.withdraw_silently(place, request.token);
+        self.heard(handle, request.token, now.instant);
         self.make_exclusive(handle, request.token, fence);
         self.adjust(handle, request.token, &request.ask, now.instant);
         self.told(handle, request.token.bytes());
@@ -128,8 +129,10 @@ impl Table {
         self.update(handle, |lock| {
             lock.update(token.bytes(), |hold| {
                 adjusted.added = hold.add(ask.name);
-                // What was promised stays promised.
-                let promised = since.map_or(hold.end, |since| hold.end_since(since));
+                // What was promised stays promised, also to the shared hold that an unfetched upgrade falls back to.
+                let end_of = |hold: &Hold| since.map_or(hold.end, |since| hold.end_since(since));
+                let before = hold.before_upgrade().map(|before| end_of(&before.hold));
+                let promised = before.map_or(end_of(hold), |before| before.max(end_of(hold)));
                 let cap = ask.cap_ms.map(|ms| hold.granted.after_ms(ms).max(promised));
                 adjusted.changed = cap.is_some_and(|cap| hold.tighten(cap));
             });

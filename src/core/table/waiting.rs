@@ -185,6 +185,16 @@ impl Table {
         self.update(lock, |lock| lock.update(token, Hold::confirm));
     }
 
+    /// The token learns that it holds the lock, or shows that it knows: a grant it had yet to fetch starts its lease, and
+    /// none is taken back.
+    pub(super) fn heard(&mut self, lock: Handle, token: Token<'_>, now: Instant) {
+        let hold = self.locks.get(lock).and_then(|lock| lock.hold(token.bytes()));
+        if let Some(lease) = hold.filter(|hold| hold.delivery == Delivery::Unfetched).map(|hold| hold.lease) {
+            self.raise_lease(lock, token, lease, now);
+        }
+        self.told(lock, token.bytes());
+    }
+
     /// Ends a grant whose reply could not be delivered, unless its token learned of it in another way: it is over, and
     /// the next in line may have its turn. Whether it is.
     pub fn void(&mut self, lock: Handle, fence: Fence, now: Instant) -> bool {
