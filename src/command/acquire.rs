@@ -94,6 +94,7 @@ impl Answers for LockAcquire {
                 Answer::Empty => context.reply_null_array(),
                 Answer::Superseded => return Err(Failure::Superseded),
                 Answer::NotHeld => return Err(Failure::NothingToTurn),
+                Answer::HeldShared => return Err(Failure::HeldShared),
                 Answer::NotALock => return Err(Failure::WrongType),
                 Answer::SlotGone => return Err(Failure::SlotGone),
                 Answer::Demoted => return Err(Failure::Demoted),

@@ -1,8 +1,10 @@
 //! Ending holds, and giving the lock to the next in line. Both happen in one step, in place: a lock is never free while
 //! somebody waits for it, so nothing barges past a line.
 
-use super::waiting::Answer;
+use super::holding::{Acquire, Acquired};
+use super::waiting::{Answer, Limits, Wait};
 use super::{put, Effect, Ended, Site, Table};
+use crate::core::deadlines::Position;
 use crate::core::fence::Fence;
 use crate::core::hold::{Delivery, Hold, Mode};
 use crate::core::line::Waiter;
@@ -62,7 +64,12 @@ impl Table {
                 }
             }
         }
-        self.serve(handle, site.place, now)
+        let held = self.serve(handle, site.place, now)?;
+        if self.locks.get(held).is_some_and(|lock| lock.deadline() == Position::NONE) {
+            // It was parked for a hand-over that came to nothing.
+            self.schedule(held);
+        }
+        Some(held)
     }
 
     /// Whether [`Table::settle`] would give the lock to somebody who waits.
@@ -81,7 +88,9 @@ impl Table {
             let mut others = lock.holders().filter(|seen| *seen.token != *waiter.token);
             return others.all(|seen| self.is_over(seen.hold, now)) && !self.in_grace(now);
         }
-        self.occupancy(lock, now).admits(waiter.mode) && !self.in_grace(now)
+        // One that came to hold the lock in another way waits for nothing any more.
+        let holds = lock.is_some_and(|lock| lock.hold(&waiter.token).is_some());
+        (holds || self.occupancy(lock, now).admits(waiter.mode)) && !self.in_grace(now)
     }
 
     /// Who holds the lock, not counting holds whose lease is over.
@@ -142,10 +151,16 @@ impl Table {
     }
 
     fn serve_one(&mut self, waiter: Waiter, handle: Option<Handle>, now: Now) -> Option<Handle> {
-        let lost = waiter.upgrade && handle.and_then(|handle| self.locks.get(handle)?.hold(&waiter.token)).is_none();
+        let holds = handle.and_then(|handle| self.locks.get(handle)?.hold(&waiter.token)).is_some();
+        let lost = waiter.upgrade && !holds;
         if waiter.seat.is_none() && waiter.until.is_some_and(|until| until <= now.instant) || lost {
             self.counts.waits_ended_empty += 1;
             self.effects.extend(waiter.seat.map(|seat| Effect::Answer(seat, Answer::NotHeld)));
+            return handle;
+        }
+        let exclusive = handle.and_then(|handle| self.locks.get(handle)).is_some_and(Lock::is_exclusive);
+        if let Some(held) = handle.filter(|_| holds && (exclusive || !waiter.upgrade)) {
+            self.tell_again(&waiter, held, now);
             return handle;
         }
         let Some(fence) = self.fences.issue(now.ticks) else {
@@ -155,6 +170,33 @@ impl Table {
         let handle = handle.unwrap_or_else(|| self.create(waiter.place()));
         self.hand_to(waiter, fence, handle, now);
         Some(handle)
+    }
+
+    /// The lock that the waiter's token holds came to where it waits (RENAME, RESTORE, SWAPDB): it is told of what it has.
+    /// A poll asks by itself.
+    fn tell_again(&mut self, waiter: &Waiter, handle: Handle, now: Now) {
+        let (Some(seat), Some(token)) = (waiter.seat, Token::new(&waiter.token)) else { return };
+        let exclusive = self.locks.get(handle).is_some_and(Lock::is_exclusive);
+        if !exclusive && waiter.mode == Mode::Exclusive {
+            self.effects.push(Effect::Answer(seat, Answer::HeldShared));
+            return;
+        }
+        let request = Acquire {
+            token,
+            ask: waiter.ask(),
+            label: Label::cut(&waiter.label),
+            client: waiter.client,
+            wait: Wait::No,
+            limits: Limits { blocked: 0, polled: 0 },
+        };
+        let answer = match self.repeat(handle, &request, now) {
+            Acquired::Granted { fence, ttl_ms, .. } => {
+                let waited_ms = waiter.asked.ms_until(now.instant);
+                Answer::Granted { lock: handle, fence, ttl_ms, waited_ms }
+            }
+            _ => Answer::NoFence,
+        };
+        self.effects.push(Effect::Answer(seat, answer));
     }
 
     fn hand_to(&mut self, waiter: Waiter, fence: Fence, handle: Handle, now: Now) {

@@ -26,7 +26,7 @@ impl Table {
         }
         match (exclusive, request.ask.mode, request.ask.turn) {
             (true, Mode::Shared(limit), Turn::Downgrade) => {
-                let answer = self.repeat(handle, request, now);
+                let answer = self.repeat_here(handle, place, request, now);
                 if matches!(answer, Acquired::Granted { .. }) {
                     self.downgrade(handle, request.token.bytes(), limit);
                     self.serve(Some(handle), place, now);
@@ -36,15 +36,30 @@ impl Table {
             (true, ..) | (false, Mode::Shared(_), Turn::No | Turn::Upgrade) if self.in_grace(now.instant) => {
                 Acquired::Grace(self.grace_left_ms(now.instant))
             }
-            (true, ..) | (false, Mode::Shared(_), _) => self.repeat(handle, request, now),
+            (true, ..) | (false, Mode::Shared(_), _) => self.repeat_here(handle, place, request, now),
             (false, Mode::Exclusive, Turn::Upgrade) => self.upgrade(handle, place, request, now),
             (false, Mode::Exclusive, _) => Acquired::HeldShared,
         }
     }
 
+    /// Repeats the grant. The token may wait where the lock that it holds came to: that is over. A wait for an upgrade goes
+    /// on.
+    fn repeat_here(&mut self, handle: Handle, place: Place<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
+        let answer = self.repeat(handle, request, now);
+        let waits = self.lines.find(place, request.token.bytes()).and_then(|waiter| self.lines.get(waiter));
+        if waits.is_some_and(|waiter| !waiter.upgrade) && matches!(answer, Acquired::Granted { .. }) {
+            self.withdraw_silently(place, request.token);
+        }
+        answer
+    }
+
     fn upgrade(&mut self, handle: Handle, place: Place<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
         if self.locks.get(handle).is_some_and(|lock| lock.len() > 1) {
-            return self.wait_or_refuse(Some(handle), place, request, now.instant);
+            let answer = self.wait_or_refuse(Some(handle), place, request, now.instant);
+            if matches!(answer, Acquired::Held | Acquired::Waits(_)) {
+                self.heard(handle, request.token, now.instant);
+            }
+            return answer;
         }
         if self.in_grace(now.instant) {
             return self.wait_out_grace(Some(handle), place, request, now.instant);

@@ -49,6 +49,8 @@ pub enum Answer {
     Superseded,
     /// The token waited for an upgrade, and its hold is gone.
     NotHeld,
+    /// The token came to share the lock in another way, and waited to have it alone.
+    HeldShared,
     /// The key holds something that is not a lock.
     NotALock,
     /// The key's slot is another node's.
