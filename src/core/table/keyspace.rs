@@ -184,14 +184,23 @@ impl Table {
 
     /// Two databases changed places.
     pub fn swapped(&mut self, first: i32, second: i32) {
-        for (_, lock) in self.locks.iter_mut() {
+        let mut parked = Vec::new();
+        for (handle, lock) in self.locks.iter_mut() {
             let db = lock.place().db;
             if db == first {
                 lock.set_db(second);
             } else if db == second {
                 lock.set_db(first);
             }
+            if lock.linked() || self.evicted.contains(&handle) {
+                self.lines.set_lock(lock.place(), handle);
+            }
+            if lock.deadline() == Position::NONE {
+                parked.push(handle);
+            }
         }
+        // Whoever parked a lock comes back to where it stood.
+        parked.into_iter().for_each(|handle| self.schedule(handle));
         self.stir(Some(first));
         self.stir(Some(second));
     }
