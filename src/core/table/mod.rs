@@ -27,6 +27,8 @@ mod turning;
 mod waiting;
 
 #[cfg(test)]
+mod corners;
+#[cfg(test)]
 mod edges;
 #[cfg(test)]
 mod grace_edges;
