@@ -15,6 +15,14 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// How many holders it accepts, itself included; none that shares without a limit.
+    pub const fn limit(self) -> Option<u32> {
+        match self {
+            Self::Shared(limit) => limit,
+            Self::Exclusive => None,
+        }
+    }
+
     /// What is admitted only where both are.
     pub fn and(self, other: Self) -> Self {
         match (self, other) {

@@ -12,7 +12,7 @@ use super::time::Instant;
 enum Holders {
     /// Nobody: for as long as it takes to free the lock or to hand it on.
     Nobody,
-    /// One token alone; its token and label stand in the lock's text.
+    /// One token, alone or as the only one so far that shares it; its token and label stand in the lock's text.
     One(Hold),
     /// Tokens that share it.
     Many(Box<Crowd>),
@@ -31,7 +31,7 @@ pub struct Seen<'a> {
     pub hold: &'a Hold,
 }
 
-/// A held lock. An exclusive one is one allocation: key, token and label.
+/// A held lock. With one holder it is one allocation: key, token and label.
 #[derive(Clone)]
 pub struct Lock {
     text: Box<[u8]>,
@@ -41,6 +41,8 @@ pub struct Lock {
     may_expire: bool,
     db: i32,
     deadline: Position,
+    /// How the lock is held while one token does.
+    mode: Mode,
     holders: Holders,
 }
 
@@ -55,12 +57,13 @@ impl Lock {
             may_expire: false,
             db: place.db,
             deadline: Position::NONE,
+            mode: Mode::Exclusive,
             holders: Holders::Nobody,
         }
     }
 
-    /// A lock at `place` that one token holds alone.
-    pub fn held_alone(place: Place<'_>, token: &[u8], label: &[u8], hold: Hold) -> Self {
+    /// A lock at `place` that one token holds in this way.
+    pub fn held_by_one(place: Place<'_>, token: &[u8], label: &[u8], mode: Mode, hold: Hold) -> Self {
         Self {
             text: join(place.key, token, label),
             key_len: place.key.len() as u32,
@@ -69,6 +72,7 @@ impl Lock {
             may_expire: false,
             db: place.db,
             deadline: Position::NONE,
+            mode,
             holders: Holders::One(hold),
         }
     }
@@ -139,14 +143,15 @@ impl Lock {
 
     /// Whether one token holds the lock exclusively.
     pub const fn is_exclusive(&self) -> bool {
-        matches!(self.holders, Holders::One(_))
+        matches!((&self.holders, self.mode), (Holders::One(_), Mode::Exclusive))
     }
 
     /// The smallest limit of any holder.
     pub fn smallest_limit(&self) -> Option<u32> {
         match &self.holders {
             Holders::Many(crowd) => crowd.smallest_limit(),
-            _ => None,
+            Holders::One(_) => self.mode.limit(),
+            Holders::Nobody => None,
         }
     }
 
@@ -223,22 +228,41 @@ impl Lock {
 
     /// Makes the token the only holder, exclusively.
     pub fn occupy(&mut self, token: &[u8], label: &[u8], hold: Hold) {
+        self.set_one(token, label, Mode::Exclusive, hold);
+    }
+
+    fn set_one(&mut self, token: &[u8], label: &[u8], mode: Mode, hold: Hold) {
         let text = join(self.key(), token, label);
         self.text = text;
         self.token_len = token.len() as u8;
+        self.mode = mode;
         self.holders = Holders::One(hold);
     }
 
     /// Makes the token one of those who share the lock.
     pub fn join(&mut self, token: &[u8], label: &[u8], limit: Option<u32>, hold: Hold) {
-        if !matches!(self.holders, Holders::Many(_)) {
-            self.text = self.key().into();
-            self.token_len = 0;
-            self.holders = Holders::Many(Box::default());
+        let is_first = match &self.holders {
+            Holders::Nobody => true,
+            Holders::One(_) => self.is_exclusive() || self.text_token() == token,
+            Holders::Many(_) => false,
+        };
+        if is_first {
+            return self.set_one(token, label, Mode::Shared(limit), hold);
         }
-        if let Holders::Many(crowd) = &mut self.holders {
-            crowd.insert(token, Member { label: label.into(), limit, hold });
-        }
+        let mut crowd = match std::mem::replace(&mut self.holders, Holders::Nobody) {
+            Holders::Many(crowd) => crowd,
+            Holders::One(first) => {
+                let member = Member { label: self.text_label().into(), limit: self.mode.limit(), hold: first };
+                let mut crowd = Box::<Crowd>::default();
+                crowd.insert(self.text_token(), member);
+                self.text = self.key().into();
+                self.token_len = 0;
+                crowd
+            }
+            Holders::Nobody => Box::default(),
+        };
+        crowd.insert(token, Member { label: label.into(), limit, hold });
+        self.holders = Holders::Many(crowd);
     }
 
     /// Takes the token's hold away.
@@ -285,11 +309,11 @@ impl Lock {
         self.text.len() + crowd
     }
 
-    /// The holder that has the lock alone.
+    /// The only holder.
     fn one(&self) -> Option<Seen<'_>> {
         match &self.holders {
             Holders::One(hold) => {
-                Some(Seen { token: self.text_token(), label: self.text_label(), mode: Mode::Exclusive, hold })
+                Some(Seen { token: self.text_token(), label: self.text_label(), mode: self.mode, hold })
             }
             _ => None,
         }

@@ -44,9 +44,10 @@ impl Instant {
     }
 }
 
-/// The length of a lease in ms: 1 to [`LEASE_MS_MAX`].
+/// The length of a lease in ms: 1 to [`LEASE_MS_MAX`]. In five bytes, since each hold has one; the highest comes first, so
+/// that they are in order as the numbers are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Lease(u64);
+pub struct Lease([u8; 5]);
 
 impl Lease {
     /// A lease of `ms` milliseconds; `None` for 0 or above [`LEASE_MS_MAX`].
@@ -54,14 +55,18 @@ impl Lease {
         if ms == 0 || ms > LEASE_MS_MAX {
             return None;
         }
-        Some(Self(ms))
+        let [_, _, _, a, b, c, d, e] = ms.to_be_bytes();
+        Some(Self([a, b, c, d, e]))
     }
 
     /// The length in ms.
     pub const fn ms(self) -> u64 {
-        self.0
+        let [a, b, c, d, e] = self.0;
+        u64::from_be_bytes([0, 0, 0, a, b, c, d, e])
     }
 }
+
+const _: () = assert!(LEASE_MS_MAX < 1 << 40, "a lease fits into five bytes");
 
 /// The wall clock in fence ticks: 10 us each, since 2025-01-01 UTC. Seeds fences, never a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,6 +107,7 @@ mod tests {
         assert_eq!(Lease::from_ms(1).map(Lease::ms), Some(1));
         assert_eq!(Lease::from_ms(LEASE_MS_MAX).map(Lease::ms), Some(LEASE_MS_MAX));
         assert_eq!(Lease::from_ms(LEASE_MS_MAX + 1), None);
+        assert!(Lease::from_ms(255) < Lease::from_ms(256));
     }
 
     #[test]

@@ -196,13 +196,12 @@ impl Table {
         let holder = ask.holder(token, fence, label);
         let hold = Hold::new(&holder, client, now.instant);
         let handle = match lock {
-            None if ask.mode == Mode::Exclusive => {
-                let handle = self.insert(Lock::held_alone(place, token.bytes(), label.bytes(), hold));
+            None => {
+                let handle = self.insert(Lock::held_by_one(place, token.bytes(), label.bytes(), ask.mode, hold));
                 self.effects.push(Effect::Created(handle));
                 handle
             }
-            _ => {
-                let handle = lock.unwrap_or_else(|| self.create(place));
+            Some(handle) => {
                 self.update(handle, |lock| put(lock, &holder, hold));
                 handle
             }
