@@ -54,15 +54,17 @@ impl Table {
     }
 
     fn upgrade(&mut self, handle: Handle, place: Place<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
-        if self.locks.get(handle).is_some_and(|lock| lock.len() > 1) {
-            let answer = self.wait_or_refuse(Some(handle), place, request, now.instant);
-            if matches!(answer, Acquired::Held | Acquired::Waits(_)) {
+        let alone = self.locks.get(handle).is_some_and(|lock| lock.len() == 1);
+        if !alone || self.in_grace(now.instant) {
+            let answer = if alone {
+                self.wait_out_grace(Some(handle), place, request, now.instant)
+            } else {
+                self.wait_or_refuse(Some(handle), place, request, now.instant)
+            };
+            if matches!(answer, Acquired::Held | Acquired::Grace(_) | Acquired::Waits(_)) {
                 self.heard(handle, request.token, now.instant);
             }
             return answer;
-        }
-        if self.in_grace(now.instant) {
-            return self.wait_out_grace(Some(handle), place, request, now.instant);
         }
         let Some(fence) = self.fences.issue(now.ticks) else {
             return Acquired::NoFence;
