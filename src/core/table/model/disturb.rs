@@ -30,6 +30,12 @@ impl World {
                 self.plain.spots[at].stand = Stand::Legacy(token, end);
                 self.table.stir_place(place(at));
             }
+            Op::Grace(ms) => {
+                let now = self.now().instant;
+                self.table.set_grace_ms(ms, now);
+                self.table.begin_grace(now);
+                self.plain.grace_end = self.plain.now + ms * MS;
+            }
             Op::Restart => self.restart(),
             Op::Failover => self.fail_over()?,
             _ => {}
@@ -41,7 +47,6 @@ impl World {
         if self.keys[at] != Key::Nothing {
             self.overwrite(at);
             self.table.left_for_good();
-            self.table.stir_place(place(at));
         }
     }
 
@@ -51,6 +56,9 @@ impl World {
             self.table.unlinked(handle);
             self.table.freed(handle);
             self.delete_copy(at);
+        } else {
+            // A legacy lock leaves no other trace.
+            self.table.stir_place(place(at));
         }
         self.keys[at] = Key::Nothing;
         self.plain.spots[at].stand = Stand::Nothing;
@@ -73,8 +81,9 @@ impl World {
         self.overwrite(to);
         if let Key::Lock(handle) = self.keys[from] {
             self.table.unlinked(handle);
+        } else {
+            self.table.stir_place(place(from));
         }
-        self.table.stir_place(place(from));
         self.keys[to] = std::mem::take(&mut self.keys[from]);
         self.plain.spots[to].stand = std::mem::take(&mut self.plain.spots[from].stand);
         self.arrived(to);
@@ -106,7 +115,6 @@ impl World {
             Key::Nothing => {}
             Key::Legacy(..) => {
                 self.overwrite(at);
-                self.table.stir_place(place(at));
                 assert!(!self.table.evicted(place(at)), "a string is kept");
             }
             Key::Lock(handle) => {
@@ -114,7 +122,6 @@ impl World {
                     self.table.expire_set(handle);
                 }
                 self.table.unlinked(handle);
-                self.table.stir_place(place(at));
                 let kept = if expires { self.table.expired(place(at)) } else { self.table.evicted(place(at)) };
                 assert!(kept, "an evicted lock is lost");
                 self.keys[at] = Key::Nothing;
@@ -204,6 +211,7 @@ impl World {
     fn fail_over(&mut self) -> Result<(), String> {
         self.bury();
         self.table.stop_serving();
+        self.table.drop_grace();
         let mut seats: Vec<u64> = self.table.drop_lines().iter().map(|seat| seat.0).collect();
         seats.sort_unstable();
         same!("connections that wait", seats, self.blocked.keys().copied().collect::<Vec<_>>());

@@ -71,6 +71,8 @@ pub enum Op {
     Swap,
     /// SET by a client of another library, with a time to live in us.
     Legacy(usize, usize, u64),
+    /// No locks are given out for so many ms, as after a start.
+    Grace(u64),
     Restart,
     /// The replica is promoted, and the primary follows it.
     Failover,
@@ -214,7 +216,7 @@ fn disturb(dice: &mut Dice, theme: &Theme) -> Op {
         17 => Op::Flush(dice.below(2) as i32),
         18..=19 => Op::Swap,
         20..=24 => Op::Legacy(at, dice.index(theme.tokens), 1 + dice.below(20_000)),
-        25 => Op::Bury,
+        25 => Op::Grace(1 + dice.below(25)),
         26..=28 => Op::Restart,
         _ => Op::Failover,
     }

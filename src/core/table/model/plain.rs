@@ -74,6 +74,8 @@ pub struct Plain {
     pub floor: u64,
     pub highest: u64,
     pub known: u64,
+    /// Until when no locks are given out.
+    pub grace_end: u64,
     pub spots: [Spot; PLACES],
     pub events: Vec<Event>,
     /// Whether WATCH has to fire.
@@ -189,6 +191,7 @@ impl Plain {
         let guarded = self.known.max(self.ticks) + SERVING_GUARD_TICKS;
         self.highest = self.highest.max(guarded.min(FENCE_END - 1));
         self.floor = self.highest;
+        self.grace_end = 0;
         let now = self.now;
         for spot in &mut self.spots {
             spot.line.clear();
@@ -238,11 +241,15 @@ impl Plain {
         let live: Vec<&Holder> = self.holders(at).iter().filter(|holder| holder.end > self.now).collect();
         let holds = self.holder(at, token).is_some();
         if first.want.turn == Turn::Upgrade {
-            return !holds || live.iter().all(|holder| holder.token == token);
+            return !holds || live.iter().all(|holder| holder.token == token) && !self.in_grace();
         }
         let modes: Vec<Mode> = live.iter().map(|holder| holder.mode).collect();
         // One that came to hold the lock in another way waits for nothing.
-        holds || admits(&modes, first.want.mode)
+        (holds || admits(&modes, first.want.mode)) && !self.in_grace()
+    }
+
+    pub fn in_grace(&self) -> bool {
+        self.now < self.grace_end
     }
 
     pub fn serve(&mut self, at: usize) {

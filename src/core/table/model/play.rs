@@ -176,6 +176,8 @@ impl World {
 
     fn pump(&mut self, allowed: bool) -> Result<(), String> {
         self.end_legacy();
+        let ended = self.table.end_grace(self.now().instant);
+        same!("the end of a grace is noted", ended && self.plain.in_grace(), false);
         for evicted in self.table.all_evicted() {
             let at = self.place_of(evicted).unwrap();
             self.put_back(at);
@@ -275,7 +277,9 @@ impl World {
             let (at, token) = (index_of(seen.place()), token_of(&seen.token));
             let refused = self.attend(at, allowed)?;
             let first = self.table.lines().first(place(at)) == Some(waiter);
-            let refused = refused && first;
+            let in_grace = self.table.grace_left_ms(now) > 0;
+            same!("grace", in_grace, self.plain.in_grace());
+            let refused = refused && first || in_grace;
             let answer = if refused { Answer::Refused("no".into()) } else { Answer::Empty };
             let waits = self.table.lines().get(waiter).is_some();
             self.ask(at, |table, _, _| table.end_wait(waiter, answer));

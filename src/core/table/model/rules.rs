@@ -37,6 +37,8 @@ impl Plain {
         if let Some(holder) = self.holder(at, token) {
             return match (holder.mode, want.mode, want.turn) {
                 (Mode::Exclusive, mode, Turn::Downgrade) => self.downgrade(at, want, mode),
+                (Mode::Exclusive, ..) if self.in_grace() => Reply::Grace,
+                (_, Mode::Shared(_), Turn::No) if self.in_grace() => Reply::Grace,
                 (Mode::Exclusive, ..) | (_, Mode::Shared(_), _) => self.again(at, want),
                 (_, _, Turn::Upgrade) => self.upgrade(at, want, seat),
                 _ => Reply::HeldShared,
@@ -46,6 +48,9 @@ impl Plain {
             return Reply::NotHeld;
         }
         let modes: Vec<Mode> = self.holders(at).iter().map(|holder| holder.mode).collect();
+        if self.in_grace() && admits(&modes, want.mode) {
+            return self.wait_out_grace(at, want, seat);
+        }
         let first = self.spots[at].line.first().is_none_or(|first| first.want.token == token);
         if !first || !admits(&modes, want.mode) {
             return self.wait(at, want, seat);
@@ -96,9 +101,10 @@ impl Plain {
 
     fn upgrade(&mut self, at: usize, want: &Want, seat: Option<u64>) -> Reply {
         let now = self.now;
-        if self.holders(at).len() > 1 {
-            let answer = self.wait(at, want, seat);
-            if matches!(answer, Reply::Held | Reply::Waits) {
+        let alone = self.holders(at).len() == 1;
+        if !alone || self.in_grace() {
+            let answer = if alone { self.wait_out_grace(at, want, seat) } else { self.wait(at, want, seat) };
+            if matches!(answer, Reply::Held | Reply::Waits | Reply::Grace) {
                 self.holder_mut(at, want.token).unwrap().heard(now);
             }
             return answer;
@@ -126,6 +132,13 @@ impl Plain {
         let waiter = line.remove(index);
         self.say(waiter.seat, said);
         true
+    }
+
+    fn wait_out_grace(&mut self, at: usize, want: &Want, seat: Option<u64>) -> Reply {
+        match self.wait(at, want, seat) {
+            Reply::Held => Reply::Grace,
+            other => other,
+        }
     }
 
     fn wait(&mut self, at: usize, want: &Want, seat: Option<u64>) -> Reply {
