@@ -258,14 +258,12 @@ impl Hooks for Engine {
         if with(|state| state.table.known() == 0 && state.table.lines().is_empty()) {
             return;
         }
-        if notice != Notice::ExpireSet {
-            // A legacy lock leaves no other trace.
-            with(|state| state.table.stir_place(place));
-            pump::arm_if_stirred(context);
-        }
+        // A legacy lock leaves no other trace: not of its end, nor of another time to live, nor of becoming data.
+        with(|state| state.table.stir_place(place));
+        pump::arm_if_stirred(context);
         let put_back = match notice {
             Notice::Arrived => return stands(context, place, true),
-            Notice::ExpireSet => return stands(context, place, false),
+            Notice::ExpireChanged => return stands(context, place, false),
             Notice::Deleted => return with(|state| state.table.left_for_good()),
             Notice::Evicted => with(|state| state.table.evicted(place)),
             Notice::Expired => with(|state| state.table.expired(place)),

@@ -22,8 +22,8 @@ pub enum Loading {
 pub enum Notice {
     /// The key came here from elsewhere: RENAME, MOVE, RESTORE, COPY.
     Arrived,
-    /// A time to live was set.
-    ExpireSet,
+    /// A time to live was set, or taken away.
+    ExpireChanged,
     /// Somebody deleted the key, or it went elsewhere.
     Deleted,
     /// The server evicted the key.
@@ -108,7 +108,7 @@ unsafe extern "C" fn noticed<H: Hooks>(
             (raw::REDISMODULE_NOTIFY_EVICTED, _) => Notice::Evicted,
             (raw::REDISMODULE_NOTIFY_EXPIRED, _) => Notice::Expired,
             (_, b"rename_to" | b"move_to" | b"restore" | b"copy_to") => Notice::Arrived,
-            (_, b"expire") => Notice::ExpireSet,
+            (_, b"expire" | b"persist") => Notice::ExpireChanged,
             (_, b"del" | b"rename_from" | b"move_from") => Notice::Deleted,
             _ => return,
         };

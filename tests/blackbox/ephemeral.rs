@@ -258,6 +258,21 @@ on_every_server! {
         assert!(holds(&mut client, "s", "plain"));
     }
 
+    /// Far more than the server is held up for at a time.
+    fn thousands_on_one_connection_end_with_it(kind: Kind) {
+        const COUNT: i32 = 3000;
+        let server = Server::start(kind);
+        let (mut client, mut owner) = (server.client(), server.client());
+        let acquire = |n: i32| args!["LOCK.ACQUIRE", n, "TOKEN", "a", "PX", 60_000, "EPHEMERAL"];
+        assert!(owner.pipeline((0..COUNT).map(acquire)).iter().all(|reply| grant(reply).new == 1));
+        let give_back = |n: i32| args!["LOCK.RELEASE", n, "a"];
+        assert!(owner.pipeline((0..COUNT / 2).map(give_back)).iter().all(|reply| reply.int() == 1));
+        assert_eq!(count(&mut client, "held"), i64::from(COUNT / 2));
+        drop(owner);
+        until_count(&mut client, "held", 0);
+        assert_eq!((count(&mut client, "released"), count(&mut client, "leases_ended")), (i64::from(COUNT), 0));
+    }
+
     fn all_named_holds_of_the_token_end(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();

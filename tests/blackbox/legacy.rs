@@ -116,10 +116,28 @@ on_every_server! {
     fn a_waiter_is_refused_when_it_turns_out_to_be_data(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();
-        set(&mut client, 200);
+        set(&mut client, LONG_MS);
         let mut waiter = waiting(&server, "a");
         assert_eq!(cmd!(client, "PERSIST", "k").int(), 1);
         assert!(waiter.recv().err().starts_with("WRONGTYPE "));
+    }
+
+    /// The server by itself would notice late, or here not at all.
+    fn a_shorter_life_wakes_the_line_sooner(kind: Kind) {
+        let server = Server::start(kind);
+        let mut client = server.client();
+        cmd!(client, "DEBUG", "SET-ACTIVE-EXPIRE", 0).ok();
+        let shorter: [&[&str]; 4] = [
+            &["PEXPIRE", "k", "300"], &["SET", "k", "theirs", "PX", "300"], &["GETEX", "k", "PX", "300"],
+            &["SET", "k", "anothers", "XX", "PX", "300"],
+        ];
+        for way in shorter {
+            set(&mut client, LONG_MS);
+            let mut waiter = waiting(&server, "a");
+            assert!(!client.cmd(way).is_error(), "{way:?}");
+            assert_eq!(grant(&waiter.recv()).token, b"a", "{way:?}");
+            assert_eq!(cmd!(client, "LOCK.RELEASE", "k", "a").int(), 1, "{way:?}");
+        }
     }
 
     fn a_longer_life_keeps_the_line_waiting(kind: Kind) {

@@ -5,28 +5,25 @@ use super::{Ended, Site, Table};
 use crate::core::hold::Hold;
 use crate::core::slab::Handle;
 use crate::core::time::Now;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A hold by lock and token.
 pub type BoundHold = (Handle, Box<[u8]>);
 
-/// Holds by the connection they end with.
+/// Holds by the connection they end with. A connection may have a million: none of them is looked for one by one.
 #[derive(Default)]
 pub(super) struct Bound {
-    by_client: BTreeMap<u64, Vec<BoundHold>>,
+    by_client: BTreeMap<u64, BTreeSet<BoundHold>>,
 }
 
 impl Bound {
     fn add(&mut self, client: u64, lock: Handle, token: &[u8]) {
-        let holds = self.by_client.entry(client).or_default();
-        if !holds.iter().any(|(other, theirs)| *other == lock && **theirs == *token) {
-            holds.push((lock, token.into()));
-        }
+        self.by_client.entry(client).or_default().insert((lock, token.into()));
     }
 
     fn remove(&mut self, client: u64, lock: Handle, token: &[u8]) {
         let Some(holds) = self.by_client.get_mut(&client) else { return };
-        holds.retain(|(other, theirs)| *other != lock || **theirs != *token);
+        holds.remove(&(lock, token.into()));
         if holds.is_empty() {
             self.by_client.remove(&client);
         }
@@ -122,7 +119,7 @@ impl Table {
 
     /// The connection closed: the holds that end with it.
     pub fn closed(&mut self, client: u64) -> Vec<BoundHold> {
-        self.bound.by_client.remove(&client).unwrap_or_default()
+        self.bound.by_client.remove(&client).into_iter().flatten().collect()
     }
 
     /// Whether a hold, or the one from before an upgrade, still ends with this connection, which closed.
