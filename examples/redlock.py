@@ -159,14 +159,20 @@ class Quorum:
         replies = self.ask_all(
             "LOCK.ACQUIRE", key, "TOKEN", token, "PX", lease_ms, "MAXHOLD", int(self.max_hold * 1000)
         )
-        grants = [reply for reply in replies if isinstance(reply, list)]
-        if self.until(asked, [left for _, _, left, _, _ in grants]) is None:
+        grants = [reply if isinstance(reply, list) else None for reply in replies]
+        if self.until(asked, [grant[2] for grant in grants if grant]) is None:
             return None
-        fence = max(fence for _, fence, _, _, _ in grants)
-        # Held only once a majority has the highest fence, and had it while the token held the lock there.
+        fence = max(grant[1] for grant in grants if grant)
+        # Held only once a majority has the highest fence. Of those that granted, and while that grant runs: another may
+        # have granted later than this waited for, under a fence that is higher still.
         confirmed = now()
         written = self.ask_all("LOCK.EXTEND", key, token, "PX", lease_ms, "FENCE", fence)
-        until = self.until(confirmed, [left for left in written if isinstance(left, int)])
+        counted = [
+            left
+            for grant, left in zip(grants, written)
+            if grant and isinstance(left, int) and now() < asked + grant[2] / 1000
+        ]
+        until = self.until(confirmed, counted)
         return until and Held(key, token, fence, until, asked + self.max_hold)
 
     def renew(self, held):

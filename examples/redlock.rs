@@ -11,7 +11,6 @@
 //! where the token holds the lock, so the next majority knows it; a server that may forget sits out with `lock.grace`.
 
 use std::env;
-use std::fmt::Write as _;
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -38,10 +37,7 @@ pub fn now() -> Duration {
 pub fn token() -> String {
     let mut bytes = [0; 16];
     File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)).expect("a source of randomness");
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a string takes everything");
-        text
-    })
+    format!("{:032x}", u128::from_ne_bytes(bytes))
 }
 
 /// Why there is no lock, or none any more.
@@ -72,6 +68,14 @@ impl Reply {
         match self {
             Self::Int(number) => *number,
             _ => 0,
+        }
+    }
+
+    /// Fence and ms left.
+    fn grant(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::Array(parts) => Some((parts.get(1)?.int(), parts.get(2)?.int())),
+            _ => None,
         }
     }
 
@@ -107,23 +111,18 @@ struct Server {
 impl Server {
     fn ask(&self, words: &[&str], deadline: Duration) -> io::Result<Reply> {
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = || match deadline.saturating_sub(now()) {
-            Duration::ZERO => Err(io::Error::from(ErrorKind::TimedOut)),
-            left => Ok(left),
-        };
-        let stream = match connection.take() {
-            Some(stream) => stream,
-            None => TcpStream::connect_timeout(&self.address, left()?)?,
-        };
+        // No time left is an error of whatever is to be timed.
+        let left = || deadline.saturating_sub(now());
+        let stream = connection.take().map_or_else(|| TcpStream::connect_timeout(&self.address, left()), Ok)?;
         let mut command = format!("*{}\r\n", words.len());
         for word in words {
-            write!(command, "${}\r\n{word}\r\n", word.len()).expect("a string takes everything");
+            command += &format!("${}\r\n{word}\r\n", word.len());
         }
         stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(left()?))?;
+        stream.set_write_timeout(Some(left()))?;
         (&stream).write_all(command.as_bytes())?;
         // A reply comes in one piece or hardly later; a server that sends it byte by byte is not worth more code.
-        stream.set_read_timeout(Some(left()?))?;
+        stream.set_read_timeout(Some(left()))?;
         let reply = Reply::read(&mut BufReader::new(&stream))?;
         *connection = Some(stream);
         Ok(reply)
@@ -212,19 +211,20 @@ impl Quorum {
         let asked = now();
         let words = ["LOCK.ACQUIRE", key, "TOKEN", token, "PX", &lease, "MAXHOLD", &max_hold];
         let replies = self.ask_all(&words);
-        let grants = replies.iter().filter_map(|reply| match reply {
-            Reply::Array(parts) => Some((parts.get(1)?.int(), parts.get(2)?.int())),
-            _ => None,
-        });
+        let grants: Vec<Option<(u64, u64)>> = replies.iter().map(Reply::grant).collect();
         let taken = replies.iter().filter(|reply| matches!(reply, Reply::Null)).count();
         let failure = if self.servers.len() - taken < self.majority() { Failure::Held } else { Failure::NoMajority };
-        let (fences, left_ms): (Vec<u64>, Vec<u64>) = grants.unzip();
-        self.until(asked, left_ms.into_iter()).ok_or(failure)?;
-        let fence = fences.into_iter().max().unwrap_or(0);
-        // Held only now: a majority has the highest fence, and had it while the token held the lock there.
+        self.until(asked, grants.iter().flatten().map(|&(_, left_ms)| left_ms)).ok_or(failure)?;
+        let fence = grants.iter().flatten().map(|&(fence, _)| fence).max().unwrap_or(0);
+        // Held only once a majority has the highest fence. Of those that granted, and while that grant runs: another
+        // may have granted later than this waited for, under a fence that is higher still.
         let confirmed = now();
         let written = self.ask_all(&["LOCK.EXTEND", key, token, "PX", &lease, "FENCE", &fence.to_string()]);
-        let until = self.until(confirmed, written.iter().map(Reply::int)).ok_or(Failure::NoMajority)?;
+        let counted = grants.iter().zip(&written).filter_map(|(grant, written)| {
+            let granted_until = asked + Duration::from_millis((*grant)?.1);
+            (now() < granted_until).then_some(written.int())
+        });
+        let until = self.until(confirmed, counted).ok_or(Failure::NoMajority)?;
         Ok(Held { key: key.to_owned(), token: token.to_owned(), fence, until, cap: asked + self.max_hold })
     }
 

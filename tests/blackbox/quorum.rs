@@ -1,7 +1,8 @@
 //! One lock over five servers that know nothing of each other, by the clients of `examples/`: any two may die or stand
 //! still, never are there two owners, fences rise from holder to holder, and a server that forgot sits out.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::thread;
@@ -67,10 +68,32 @@ fn contend(servers: &[SocketAddr], rounds: usize, meanwhile: impl FnOnce()) -> V
     })
 }
 
+/// A server that answers every ACQUIRE with one reply and everything else with another, until the test process ends.
+fn scripted(acquire: &'static str, other: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let address = listener.local_addr().expect("its address");
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut command = [0; 1024];
+                // Clients wait for each reply, so a command comes alone.
+                while let Ok(1..) = stream.read(&mut command) {
+                    let asks = command.windows(7).any(|word| word == b"ACQUIRE");
+                    if stream.write_all(if asks { acquire } else { other }.as_bytes()).is_err() {
+                        break;
+                    }
+                    command.fill(0);
+                }
+            });
+        }
+    });
+    address
+}
+
 /// Runs the client in Python to its end.
-fn python(servers: &[Server], options: &[&str]) -> Output {
+fn python(servers: &[SocketAddr], options: &[&str]) -> Output {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/redlock.py");
-    let servers = addresses(servers).into_iter().map(|address| address.to_string());
+    let servers = servers.iter().map(ToString::to_string);
     let mut python = Command::new("python3");
     python.arg(script).args(servers).args(options).output().unwrap_or_else(|error| panic!("python3: {error}"))
 }
@@ -238,14 +261,14 @@ on_every_server! {
         let options = ["clients=2", "rounds=3", "lease=30000", "deadline=200"];
         let words = |servers: &[Server]| [args(servers), options.map(str::to_owned).to_vec()].concat();
         assert_eq!(redlock::run(&words(&servers)), Ok(format!("6 {said}")));
-        assert_eq!(summary(&python(&servers, &options)), format!("6 {said}"));
+        assert_eq!(summary(&python(&addresses(&servers), &options)), format!("6 {said}"));
         servers[0].kill9();
         servers[3].sigstop();
         assert_eq!(redlock::run(&words(&servers)), Ok(format!("6 {said}")));
-        assert_eq!(summary(&python(&servers, &options)), format!("6 {said}"));
+        assert_eq!(summary(&python(&addresses(&servers), &options)), format!("6 {said}"));
         servers[1].kill9();
         let few = [&options[..], &["lease=1000", "deadline=300"]].concat();
-        let failed = python(&servers, &few);
+        let failed = python(&addresses(&servers), &few);
         assert!(!failed.status.success() && String::from_utf8_lossy(&failed.stderr).contains("NotHeld"), "{failed:?}");
         let few = [args(&servers), vec!["lease=1000".to_owned(), "deadline=300".to_owned()]].concat();
         assert!(redlock::run(&few).expect_err("too few").contains("NoMajority"));
@@ -261,4 +284,19 @@ fn a_history_with_two_owners_or_a_fence_that_falls_is_rejected() {
     assert!(redlock::check(&mut [turn(2, 1, 5), turn(2, 5, 6)]).is_err());
     let resource = Resource::default();
     assert!(resource.write(2) && resource.write(2) && resource.write(3) && !resource.write(2));
+}
+
+/// Such a server may have granted after its client gave up waiting, under a fence higher than the one written back.
+#[test]
+fn a_server_whose_grant_was_not_looked_at_confirms_nothing() {
+    const GRANT: &str = "*5\r\n$1\r\nt\r\n:7\r\n:30000\r\n:0\r\n:1\r\n";
+    const LEFT: &str = ":30000\r\n";
+    let (sound, loses, late) = (scripted(GRANT, LEFT), scripted(GRANT, ":0\r\n"), scripted("-LOADING x\r\n", LEFT));
+    let lock = |servers: &[SocketAddr]| Quorum::new(servers, LEASE, PATIENCE, LEASE).lock("k", &token(), NO_WAIT);
+    assert_eq!(lock(&[sound, loses, late]).expect_err("one confirmed"), Failure::NoMajority);
+    assert_eq!(lock(&[sound, sound, late]).expect("two confirmed").fence, 7);
+    let options = ["clients=1", "rounds=1", "lease=1000", "deadline=500"];
+    let failed = python(&[sound, loses, late], &options);
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("NotHeld"), "{failed:?}");
+    assert!(summary(&python(&[sound, sound, late], &options)).starts_with("1 turns"));
 }
