@@ -123,7 +123,7 @@ impl Table {
             lock.update(token.bytes(), |hold| {
                 adjusted.added = hold.add(ask.name);
                 // What was promised stays promised.
-                let promised = since.map_or(hold.end, |since| hold.end_since(since));
+                let promised = since.map_or(hold.end, |since| hold.sure_since(since));
                 let cap = ask.cap_ms.map(|ms| hold.granted.after_ms(ms).max(promised));
                 adjusted.changed = cap.is_some_and(|cap| hold.tighten(cap));
             });
