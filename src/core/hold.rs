@@ -147,6 +147,14 @@ impl Hold {
         self.within_cap(self.end.max(serving.after(self.lease)))
     }
 
+    /// When its token stops having the lock in any way, on a node that serves since `serving`: whatever becomes of an
+    /// upgrade that is to be fetched, the token has what it had before.
+    pub fn sure_since(&self, serving: Instant) -> Instant {
+        let end = self.end_since(serving);
+        let before = self.before_upgrade().filter(|_| self.delivery == Delivery::Unfetched);
+        before.map_or(end, |before| end.max(before.hold.end_since(serving)))
+    }
+
     /// Lets the hold end at this instant, or at its cap if that is earlier.
     pub fn end_at(&mut self, end: Instant) {
         self.end = self.within_cap(end);

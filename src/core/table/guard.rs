@@ -14,6 +14,7 @@ impl Table {
             self.counts.guard_refused += u64::from(!holds);
             return holds;
         }
+        self.lapse_upgrade(site, token, now);
         let Some((handle, _)) = self.held_by(site, token, now.instant) else {
             self.settle(site, now);
             self.counts.guard_refused += 1;

@@ -188,6 +188,15 @@ impl Table {
         }
     }
 
+    /// An upgrade that was not fetched in time is over: its token has the shared hold it had before.
+    pub(super) fn lapse_upgrade(&mut self, site: Site<'_>, token: Token<'_>, now: Now) {
+        let hold = site.lock.and_then(|handle| self.locks.get(handle)?.hold(token.bytes()));
+        let upgrade = hold.filter(|hold| hold.delivery == Delivery::Unfetched && hold.before_upgrade().is_some());
+        if upgrade.is_some_and(|hold| self.is_over(hold, now.instant)) {
+            self.settle(site, now);
+        }
+    }
+
     fn grant(&mut self, lock: Option<Handle>, place: Place<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
         let Some(fence) = self.fences.issue(now.ticks) else {
             return Acquired::NoFence;
@@ -254,6 +263,7 @@ impl Table {
         if let Some(legacy) = site.legacy {
             return self.extend_legacy(legacy, token, lease);
         }
+        self.lapse_upgrade(site, token, now);
         let Some((handle, hold)) = self.held_by(site, token, now.instant) else {
             self.settle(site, now);
             return ExtendOutcome::NotHeld;

@@ -38,6 +38,8 @@ mod mode_edges;
 mod model;
 #[cfg(test)]
 mod scene;
+#[cfg(test)]
+mod upgrade_edges;
 
 use super::codec::{self, Change, Corrupt};
 use super::deadlines::Deadlines;
@@ -273,7 +275,7 @@ impl Table {
     /// the cap allows.
     pub fn ms_left(&self, hold: &Hold, now: Instant) -> u64 {
         match self.serving {
-            Some(serving) => now.ms_until(hold.end_since(serving.since)),
+            Some(serving) => now.ms_until(hold.sure_since(serving.since)),
             None => hold.cap().map_or(hold.lease.ms(), |cap| now.ms_until(cap).min(hold.lease.ms())),
         }
     }
