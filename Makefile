@@ -10,7 +10,7 @@ export REDIS_LOCK_CLIENTS := $(CARGO_TARGET_DIR)/interop
 # Tests mostly wait for servers, so there may be more of them than cores.
 export RUST_TEST_THREADS ?= 4
 
-.PHONY: help run test build servers clients lint bench bench-contention clean
+.PHONY: help run test build servers clients lint bench bench-check bench-contention clean
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -39,8 +39,11 @@ lint: ## Check formatting and the linter's findings
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
 
-bench: build servers ## Compare the speed and memory of locks, side by side on one server
-	cargo bench --locked --bench pairs
+bench: build servers ## Compare the speed and memory of locks, rewrite docs/benchmarks.md (ARGS=--quick: only print)
+	cargo bench --locked --bench pairs -- $(ARGS)
+
+bench-check: build servers ## Fail if a lock costs more than a tenth above what is promised
+	cargo bench --locked --bench pairs -- --check
 
 bench-contention: build servers ## Compare locks that many clients want, rewrite docs/benchmarks.md (ARGS=--quick: only print)
 	@scripts/install.sh venv node

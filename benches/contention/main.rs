@@ -9,12 +9,15 @@ mod contender;
 mod cost;
 mod crew;
 mod crowd;
+#[path = "../shared/docs.rs"]
+mod docs;
 mod duel;
 mod epoll;
 mod foreign;
 #[path = "../../tests/blackbox/harness/mod.rs"]
 mod harness;
 mod install;
+#[path = "../shared/machine.rs"]
 mod machine;
 mod native;
 mod options;
@@ -24,6 +27,7 @@ mod plot;
 mod tables;
 mod tally;
 mod verdict;
+#[path = "../shared/wire.rs"]
 mod wire;
 
 use contender::Contender;

@@ -1,13 +1,10 @@
 //! The section of docs/benchmarks.md that this benchmark keeps: all from its heading to the next one of its rank.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use crate::options::Options;
-use crate::{crowd, machine, tables, Results};
+use crate::{crowd, docs, machine, tables, Results};
 
-const TITLE: &str = "# Benchmarks\n";
 const HEADING: &str = "## Contention: many clients, one lock\n";
 
 const INTRODUCTION: &str = "\
@@ -31,18 +28,8 @@ const CROWD_INTRODUCTION: &str = "\
 The same with a short and a long line of waiting clients (`lock.max-waiters` raised), in turns.
 ";
 
-/// Where results are kept.
-pub fn docs() -> PathBuf {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
-    fs::create_dir_all(&docs).expect("make the directory of the documentation");
-    docs
-}
-
 pub fn write(results: &[Results], options: &Options, verdict: &str, load: &str) {
-    let path = docs().join("benchmarks.md");
-    let before = fs::read_to_string(&path).unwrap_or_else(|_| TITLE.to_owned());
-    let section = section(results, options, verdict, load).expect("write to a string");
-    fs::write(&path, replaced(&before, &section)).expect("write the results");
+    docs::keep(HEADING, &section(results, options, verdict, load).expect("write to a string"));
     println!("\nwritten: docs/benchmarks.md, docs/contention.svg");
 }
 
@@ -67,14 +54,4 @@ fn section(results: &[Results], options: &Options, verdict: &str, load: &str) ->
         text.push('\n');
     }
     Ok(text)
-}
-
-/// The page with its old section of this heading, if it had one, replaced by the new.
-fn replaced(page: &str, section: &str) -> String {
-    let Some(start) = page.find(HEADING) else {
-        return format!("{}\n\n{}\n", page.trim_end(), section.trim_end());
-    };
-    let rest = &page[start + HEADING.len()..];
-    let end = rest.find("\n## ").map_or("", |end| &rest[end..]);
-    format!("{}{}\n{end}", &page[..start], section.trim_end())
 }

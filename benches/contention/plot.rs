@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 
 use crate::contender::Contender;
-use crate::page::docs;
+use crate::docs;
 use crate::tally::Figures;
 use crate::Results;
 
@@ -37,7 +37,7 @@ const MEASURES: [Measure; 2] = [
 /// Draws everything into docs/contention.svg.
 pub fn write(results: &[Results]) {
     let svg = draw(results).expect("write to a string");
-    fs::write(docs().join("contention.svg"), svg).expect("write the plot");
+    fs::write(docs::dir().join("contention.svg"), svg).expect("write the plot");
 }
 
 fn colour(contender: Contender) -> &'static str {

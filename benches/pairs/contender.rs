@@ -2,7 +2,7 @@
 //! `token` and `channel` stand for those of one lock.
 
 use crate::harness::{cmd, Client, Reply};
-use crate::wire;
+use crate::pipe;
 
 /// One way to lock.
 pub struct Contender {
@@ -11,9 +11,25 @@ pub struct Contender {
     commands: Vec<String>,
 }
 
-/// Marks the contender the others are compared with.
-pub const MODULE: &str = "LOCK.ACQUIRE + LOCK.RELEASE";
+/// The module's own.
+pub const MODULE: &str = "an exclusive pair";
 pub const FAILED_MODULE: &str = "LOCK.ACQUIRE";
+pub const FAILED_STRING: &str = "SET NX PX";
+
+/// What a pair is compared with, and the most it may cost by that.
+pub const PAIR_TARGETS: [(&str, f64); 4] = [
+    ("SET NX PX + EVALSHA", 0.62),
+    ("EVALSHA + EVALSHA", 0.42),
+    ("re-entrant scripts", 0.30),
+    ("SET NX PX + DELIFEQ", 1.25),
+];
+
+/// Other kinds of hold. None may cost much more than an exclusive one.
+pub const MODES: [(&str, &str, &str); 3] = [
+    ("HOLD", "LOCK.ACQUIRE key TOKEN token PX 30000 HOLD h", "LOCK.RELEASE key token HOLD h"),
+    ("SHARED", "LOCK.ACQUIRE key TOKEN token PX 30000 SHARED", "LOCK.RELEASE key token"),
+    ("LIMIT", "LOCK.ACQUIRE key TOKEN token PX 30000 LIMIT 5", "LOCK.RELEASE key token"),
+];
 
 const UNLOCK: &str = "if redis.call('get',KEYS[1]) == ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
 const LOCK: &str = "if redis.call('set',KEYS[1],ARGV[1],'NX','PX',ARGV[2]) then return 1 else return 0 end";
@@ -29,12 +45,8 @@ const REENTRANT_UNLOCK: &str = "if (redis.call('hexists', KEYS[1], ARGV[3]) == 0
     else redis.call('del', KEYS[1]); redis.call('publish', KEYS[2], ARGV[1]); return 1; end; return nil;";
 
 impl Contender {
-    fn new(name: &'static str, commands: &[&str]) -> Self {
+    pub fn new(name: &'static str, commands: &[&str]) -> Self {
         Self { name, commands: commands.iter().map(|&line| line.to_owned()).collect() }
-    }
-
-    pub fn is_module(&self) -> bool {
-        [MODULE, FAILED_MODULE].contains(&self.name)
     }
 
     /// Number of commands for one lock.
@@ -45,12 +57,22 @@ impl Contender {
     /// Appends what is sent for one lock.
     pub fn write(&self, number: usize, out: &mut Vec<u8>) {
         for line in &self.commands {
-            wire::encode(&words(line, number), out);
+            pipe::encode(&words(line, number), out);
         }
     }
 
+    /// What is sent for one lock, command by command.
+    pub fn commands(&self, number: usize) -> Vec<Vec<u8>> {
+        let wire = |line: &String| {
+            let mut out = Vec::new();
+            pipe::encode(&words(line, number), &mut out);
+            out
+        };
+        self.commands.iter().map(wire).collect()
+    }
+
     /// Does it once and looks at the replies: what fails fast is not fast.
-    fn tried(self, client: &mut Client, expected: fn(&[Reply]) -> bool) -> Self {
+    pub fn tried(self, client: &mut Client, expected: fn(&[Reply]) -> bool) -> Self {
         let replies = client.pipeline(self.commands.iter().map(|line| words(line, 0)));
         assert!(expected(&replies), "{}: {replies:?}", self.name);
         self
@@ -85,6 +107,13 @@ pub fn pairs(client: &mut Client) -> Vec<Contender> {
     all
 }
 
+/// An exclusive pair and those of the other kinds.
+pub fn modes(client: &mut Client) -> Vec<Contender> {
+    let exclusive = (MODULE, "LOCK.ACQUIRE key TOKEN token PX 30000", "LOCK.RELEASE key token");
+    let all = [exclusive].into_iter().chain(MODES).map(|(name, take, back)| Contender::new(name, &[take, back]));
+    all.map(|one| one.tried(client, |replies| replies.last() == Some(&Reply::Int(1)))).collect()
+}
+
 /// Tries for a lock that another token holds.
 pub fn failed_tries(client: &mut Client) -> Vec<Contender> {
     const TAKEN: &str = "taken-lock";
@@ -94,9 +123,13 @@ pub fn failed_tries(client: &mut Client) -> Vec<Contender> {
     let failed = |replies: &[Reply]| replies.iter().all(Reply::is_null);
     vec![
         Contender::new(FAILED_MODULE, &[&format!("LOCK.ACQUIRE {TAKEN} TOKEN token PX 30000")]).tried(client, failed),
-        Contender::new("SET NX PX", &[&format!("SET {TAKEN_STRING} token NX PX 30000")]).tried(client, failed),
-        Contender::new("PING", &["PING"]),
+        Contender::new(FAILED_STRING, &[&format!("SET {TAKEN_STRING} token NX PX 30000")]).tried(client, failed),
     ]
+}
+
+/// What other users of a server do all day.
+pub fn plain_commands() -> Vec<Contender> {
+    vec![Contender::new("SET, GET, EXPIRE, DEL", &["SET key token", "GET key", "EXPIRE key 100", "DEL key"])]
 }
 
 /// The words of a line for one lock.

@@ -1,8 +1,9 @@
-//! Bytes of a held lock, and what is left once all are released, by the server's own count.
+//! Bytes of a held lock, of what is left once all are released, and of somebody who waits, by the server's own count.
 
 use crate::contender::{key, token};
+use crate::finding::Finding;
 use crate::harness::{info_int, poll, Kind, Server};
-use crate::wire::{encode, Pipe};
+use crate::pipe::{encode, line, Pipe};
 use std::time::Duration;
 
 /// Commands sent before their replies are awaited.
@@ -17,24 +18,63 @@ pub enum Store {
     String,
 }
 
-/// Prints the bytes of a lock in both stores.
-pub fn print(kind: Kind, locks: usize) {
-    println!("\n{}: bytes of a lock, {locks} held", kind.name());
-    println!("{:<30} {:>8} {:>8}", "  used_memory", "held", "released");
-    let rows = [("LOCK.ACQUIRE", Store::Module), ("SET NX PX", Store::String)].map(|(name, store)| {
+/// Bytes of a lock beside those of a string.
+pub fn of_locks(kind: Kind, locks: usize) -> Vec<Finding> {
+    let measured = [Store::Module, Store::String].map(|store| {
         let server = Server::start(kind);
         // The first one pays for what every later one finds there.
         hold(&server, store, 1);
         release(&server, store, 1);
         let before = used(&server);
+        let per_lock = || (used(&server) - before) as f64 / locks as f64;
         hold(&server, store, locks);
-        let held = (used(&server) - before) as f64 / locks as f64;
+        let held = per_lock();
         release(&server, store, locks);
-        let released = (used(&server) - before) as f64 / locks as f64;
-        println!("  {name:<28} {held:>8.1} {released:>8.1}");
-        held
+        (held, per_lock())
     });
-    println!("  {:<28} {:>8.2}", "module/string", rows[0] / rows[1]);
+    let [(held, left), (string, string_left)] = measured;
+    let target = if kind == Kind::Redis70 { LOCK_TARGET_REDIS } else { LOCK_TARGET_VALKEY };
+    vec![
+        Finding::of(format!("{locks} locks held / strings set with NX PX"), "bytes each", held, string, Some(target)),
+        Finding::of("after they were released / deleted", "bytes each", left, string_left, None),
+    ]
+}
+
+/// A lock's bytes by a string's: Valkey 9 keeps strings in less.
+const LOCK_TARGET_REDIS: f64 = 1.3;
+const LOCK_TARGET_VALKEY: f64 = 1.7;
+
+/// Bytes of a waiter beside those of one that is blocked by BLPOP, each with its connection; a polled place has none.
+pub fn of_waiters(kind: Kind, waiters: usize) -> Vec<Finding> {
+    let [blocked, popping] = ["LOCK.ACQUIRE key TOKEN %t PX 30000 BLOCK 0", "BLPOP list 0"].map(|command| {
+        let server = Server::start(kind);
+        Pipe::connect(server.port()).ask(&line("LOCK.ACQUIRE key TOKEN holder PX 80000000"));
+        let before = used(&server);
+        let mut pipes: Vec<Pipe> = (0..waiters).map(|_| Pipe::connect(server.port())).collect();
+        for (number, pipe) in pipes.iter_mut().enumerate() {
+            pipe.send(&line(&command.replace("%t", &token(number))));
+        }
+        let all_blocked = || match info_int(&mut server.client(), "clients", "blocked_clients") as usize {
+            blocked if blocked == waiters => Ok(()),
+            blocked => Err(blocked),
+        };
+        poll(SETTLE, all_blocked).expect("blocked connections");
+        (used(&server) - before) as f64 / waiters as f64
+    });
+    let server = Server::start(kind);
+    Pipe::connect(server.port()).ask(&line("LOCK.ACQUIRE key TOKEN holder PX 80000000"));
+    let before = used(&server);
+    // Places are lost when they are not polled again, so there are only as many as are soon counted.
+    let mut pipe = Pipe::connect(server.port());
+    (0..waiters).for_each(|number| {
+        pipe.ask(&line(&format!("LOCK.ACQUIRE key TOKEN {} PX 30000 POLL 10000", token(number))));
+    });
+    drop(pipe);
+    let polled = (used(&server) - before) as f64 / waiters as f64;
+    vec![
+        Finding::of(format!("{waiters} waiting with BLOCK / with BLPOP"), "bytes each", blocked, popping, None),
+        Finding::of(format!("{waiters} waiting with POLL / with BLPOP"), "bytes each", polled, popping, None),
+    ]
 }
 
 /// Takes this many locks and holds them.

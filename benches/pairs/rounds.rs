@@ -2,7 +2,7 @@
 
 use crate::contender::Contender;
 use crate::harness::Server;
-use crate::wire::Pipe;
+use crate::pipe::Pipe;
 use std::fs;
 
 /// Commands sent before their replies are awaited, on each connection.
@@ -20,17 +20,14 @@ pub struct Plan {
 /// What was measured of one contender: ns of CPU for one lock, by round.
 pub struct Readings {
     pub name: &'static str,
-    pub is_module: bool,
     pub ns: Vec<f64>,
 }
 
 /// Runs all rounds. They are short and many: the machine's other work comes and goes between them, not within.
 pub fn run(server: &Server, contenders: &[Contender], plan: Plan) -> Vec<Readings> {
     let mut pipes: Vec<Pipe> = (0..plan.connections).map(|_| Pipe::connect(server.port())).collect();
-    let mut all: Vec<Readings> = contenders
-        .iter()
-        .map(|one| Readings { name: one.name, is_module: one.is_module(), ns: Vec::with_capacity(plan.rounds) })
-        .collect();
+    let mut all: Vec<Readings> =
+        contenders.iter().map(|one| Readings { name: one.name, ns: Vec::with_capacity(plan.rounds) }).collect();
     // The round before the first fills caches and pools.
     for round in 0..=plan.rounds {
         for turn in 0..contenders.len() {

@@ -152,10 +152,20 @@ fn checked_lease(ms: i64) -> Result<Lease, Failure> {
 /// A decimal number as the server's own commands take it: one way to write each number, so no plus sign and no leading
 /// zero.
 fn integer(bytes: &[u8]) -> Option<i64> {
-    let digits = bytes.strip_prefix(b"-").unwrap_or(bytes);
-    let plain = matches!(digits.first(), Some(b'1'..=b'9')) || bytes == b"0";
-    let number = std::str::from_utf8(bytes).ok().filter(|_| plain)?;
-    number.parse().ok()
+    let (digits, negative) = bytes.strip_prefix(b"-").map_or((bytes, false), |digits| (digits, true));
+    if !matches!(digits.first(), Some(b'1'..=b'9')) && bytes != b"0" {
+        return None;
+    }
+    // Below zero there is one number more.
+    let below_zero = digits.iter().try_fold(0_i64, |number, &digit| {
+        let digit = digit.is_ascii_digit().then(|| i64::from(digit - b'0'))?;
+        number.checked_mul(10)?.checked_sub(digit)
+    })?;
+    if negative {
+        Some(below_zero)
+    } else {
+        below_zero.checked_neg()
+    }
 }
 
 #[cfg(test)]

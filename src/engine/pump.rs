@@ -16,8 +16,8 @@ use crate::server::value::SET_COMMAND;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Things done of each kind in one run, so that a million leases ending at once cost no pause: a run stays well under
-/// a few ms.
-const A_RUN: usize = 256;
+/// a ms, and the commands that came in meanwhile have their turn before the next.
+const A_RUN: usize = 64;
 
 /// How soon the pump looks again while it must not write, in us. A pause has no end that a module is told of.
 const PAUSE_POLL_MICROS: u64 = 5_000;

@@ -1,0 +1,94 @@
+//! What was found: a number of this module beside one it is compared with, and what is expected of the two.
+
+use crate::rounds::Readings;
+
+/// How far behind its target a ratio may fall before `make bench-check` fails: such runs are short.
+const SLACK: f64 = 1.1;
+
+/// One line of the report.
+pub struct Finding {
+    /// What was measured and compared with what.
+    pub what: String,
+    pub unit: &'static str,
+    pub ours: f64,
+    pub theirs: f64,
+    /// Ours by theirs: below 1 the module is cheaper.
+    pub ratio: f64,
+    /// The middle half of that ratio over all rounds.
+    pub spread: Option<(f64, f64)>,
+    /// The most the ratio may be.
+    pub target: Option<f64>,
+    /// Whether a miss fails `make bench-check`.
+    pub is_checked: bool,
+}
+
+impl Finding {
+    /// A number that is measured once, with the one it is compared with.
+    pub fn of(what: impl Into<String>, unit: &'static str, ours: f64, theirs: f64, target: Option<f64>) -> Self {
+        Self { what: what.into(), unit, ours, theirs, ratio: ours / theirs, spread: None, target, is_checked: true }
+    }
+
+    /// A target that is known to be missed: shown as such, and not checked.
+    pub fn unchecked(mut self) -> Self {
+        self.is_checked = false;
+        self
+    }
+
+    pub fn is_met(&self) -> bool {
+        self.target.is_none_or(|target| self.ratio <= target)
+    }
+
+    /// Whether the target is missed by more than noise explains.
+    pub fn is_behind(&self) -> bool {
+        self.is_checked && self.target.is_some_and(|target| self.ratio > target * SLACK)
+    }
+
+    /// As a line of a table.
+    pub fn row(&self) -> String {
+        let spread = self.spread.map_or(String::new(), |(low, high)| format!("{low:.2} .. {high:.2}"));
+        let target = self.target.map_or(String::new(), |target| format!("{target:.2}"));
+        let verdict = match self.target {
+            None => "",
+            Some(_) if self.is_met() => "met",
+            Some(_) => "MISSED",
+        };
+        format!(
+            "| {:<62} | {:<16} | {:>10.1} | {:>10.1} | {:>6.2} | {spread:<14} | {target:>6} | {verdict:<6} |",
+            self.what, self.unit, self.ours, self.theirs, self.ratio
+        )
+    }
+}
+
+/// The head of a table of findings.
+pub const HEAD: &str = "\
+| this module, beside what                                       | unit             |       ours |     theirs |  ratio | middle half    | target | found  |
+|:---------------------------------------------------------------|:-----------------|-----------:|-----------:|-------:|:---------------|-------:|:-------|";
+
+/// One contender beside another, in CPU time: the best round of each, and the ratios of all rounds. A ratio is of one
+/// round, so what disturbs a round disturbs both of its parts.
+pub fn compare(title: &str, all: &[Readings], ours: &str, theirs: &str, target: Option<f64>) -> Finding {
+    let of = |name| all.iter().find(|one| one.name == name).unwrap_or_else(|| panic!("{name} was not measured"));
+    let (mine, other) = (of(ours), of(theirs));
+    let best = |readings: &Readings| readings.ns.iter().copied().fold(f64::INFINITY, f64::min);
+    let ratios = sorted(mine.ns.iter().zip(&other.ns).map(|(mine, other)| mine / other).collect());
+    Finding {
+        what: format!("{title} / {theirs}"),
+        unit: "server CPU in ns",
+        ours: best(mine),
+        theirs: best(other),
+        ratio: at(&ratios, 0.5),
+        spread: Some((at(&ratios, 0.25), at(&ratios, 0.75))),
+        target,
+        is_checked: true,
+    }
+}
+
+pub fn sorted(mut numbers: Vec<f64>) -> Vec<f64> {
+    numbers.sort_by(f64::total_cmp);
+    numbers
+}
+
+/// The number that this part of them is below.
+pub fn at(sorted: &[f64], part: f64) -> f64 {
+    sorted[((sorted.len() - 1) as f64 * part).round() as usize]
+}

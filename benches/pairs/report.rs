@@ -1,0 +1,46 @@
+//! The section of docs/benchmarks.md that this benchmark keeps.
+
+use std::fmt::Write as _;
+
+use crate::finding::HEAD;
+use crate::{docs, machine, Results};
+
+const HEADING: &str = "## One lock: what it costs\n";
+
+const INTRODUCTION: &str = "\
+Each line sets a number of this module beside another one; below 1 the module is cheaper. CPU is that of the server's main
+thread, for taking a lock and giving it back, of the best round; the ratio is the median over all rounds, each of which
+measures all contenders in turn. Tokens have 36 bytes and are given by the client, every lock has a name that was not used
+before, and 64 commands are under way unless said otherwise. Where the other number is what is allowed, it says so.
+
+The scripts are those that client libraries send: compare and delete; SET in a script as well; counted holds in a hash with
+a message to those who wait. The native commands are ahead where all that is wanted is a string that is set and deleted: a
+module's command costs the server a context, a lookup of its own for each key that it opens, and a reply built call by
+call, and a lock keeps what a string does not: a fence, a label, its holder's connection, a place among the deadlines. That
+also is where its bytes go: the server keeps the module's value behind two blocks of its own, and the module keeps the key
+once more, to find it when the lease ends.
+";
+
+/// Writes the section.
+pub fn write(results: &[Results], load: &str) {
+    docs::keep(HEADING, &section(results, load).expect("write to a string"));
+    println!("\nwritten: docs/benchmarks.md, docs/pairs.svg");
+}
+
+fn section(results: &[Results], load: &str) -> Result<String, std::fmt::Error> {
+    let mut text = format!("{HEADING}\n");
+    writeln!(text, "Made by `make bench`: {}; load before the start {load}.\n", machine::facts())?;
+    writeln!(text, "{INTRODUCTION}\n![Ratios and their targets](pairs.svg)\n")?;
+    for results in results {
+        writeln!(text, "### {}\n\n{HEAD}", results.kind.name())?;
+        results.findings.iter().try_for_each(|finding| writeln!(text, "{}", finding.row()))?;
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// What has fallen behind its target, in words.
+pub fn behind(results: &Results) -> Vec<String> {
+    let behind = results.findings.iter().filter(|finding| finding.is_behind());
+    behind.map(|finding| format!("{}: {}", results.kind.name(), finding.row())).collect()
+}
