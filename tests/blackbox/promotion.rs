@@ -15,6 +15,8 @@ use crate::replication::agree;
 const SOON: Duration = Duration::from_secs(20);
 const GUARD_TICKS: i64 = 1_000_000;
 const LONG_MS: u64 = 600_000;
+/// It looks for replicas every ten seconds, and waits before it acts.
+const SENTINEL_WAIT: Duration = Duration::from_secs(60);
 
 fn pair(kind: Kind) -> (Server, Server) {
     let (primary, replica) = (Server::start(kind), Server::start(kind));
@@ -252,6 +254,37 @@ on_every_server! {
             assert!(hold::acquire(&mut below, "k", "other", LONG_MS).is_null());
             assert_eq!(cmd!(client, "LOCK.RELEASE", "later", "t").int(), 1);
         }
+    }
+
+    /// The primary dies, and Sentinel alone decides what becomes of it.
+    fn sentinel_promotes_a_replica_that_keeps_what_was_promised(kind: Kind) {
+        let (mut primary, replica) = pair(kind);
+        let sentinel = Server::builder(kind).sentinel_of(&primary).start();
+        let (mut above, mut below, mut judge) = (primary.client(), replica.client(), sentinel.client());
+        let held = take(&mut above, "k", "t", LONG_MS);
+        take(&mut above, "ends", "t", 8000);
+        cmd!(below, "CONFIG", "SET", "lock.grace", 600_000).ok();
+        wait_in_sync(&primary, &replica);
+        eventually(SENTINEL_WAIT, || match cmd!(judge, "SENTINEL", "REPLICAS", "watched") {
+            found if found.array().len() == 1 && found.array()[0].get("flags").text() == "slave" => Ok(()),
+            found => Err(found),
+        });
+        primary.kill9();
+        let port = replica.port().to_string();
+        eventually(SENTINEL_WAIT, || match cmd!(judge, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", "watched") {
+            found if found.array()[1].text() == port => Ok(()),
+            found => Err(found),
+        });
+        // It closes every connection of a server that it promotes.
+        let mut below = replica.client();
+        assert!(ms_left(&mut below, "k", "t") > 0);
+        assert!(hold::acquire(&mut below, "k", "other", LONG_MS).is_null());
+        assert!(hold::acquire(&mut below, "free", "other", LONG_MS).err().starts_with("GRACE "));
+        let ((), asked) = span(|| assert!(cmd!(below, "LOCK.EXTEND", "ends", "t").int() > 0, "whole again"));
+        asked.ends(&mut below, "ends", 8000);
+        cmd!(below, "CONFIG", "SET", "lock.grace", 0).ok();
+        let next = take(&mut below, "free", "other", LONG_MS);
+        assert!(next.fence > held.fence + GUARD_TICKS, "{next:?} after {held:?}");
     }
 
     /// FAILOVER to and fro while a client takes locks: what was granted is held on whoever is the primary then, under

@@ -21,6 +21,7 @@ pub struct Builder {
     envs: Vec<(String, OsString)>,
     dir: Option<Scratch>,
     files: Vec<(String, Vec<u8>)>,
+    sentinel: bool,
 }
 
 /// Nothing is saved unless a test asks, a full sync starts at once, and tests may use what production locks away.
@@ -47,6 +48,7 @@ impl Builder {
             envs: Vec::new(),
             dir: None,
             files: Vec::new(),
+            sentinel: false,
         }
     }
 
@@ -60,6 +62,15 @@ impl Builder {
     pub fn without_module(mut self) -> Self {
         self.module_args = None;
         self
+    }
+
+    /// A Sentinel without the module, which alone decides about this primary and its replicas.
+    pub fn sentinel_of(mut self, primary: &Server) -> Self {
+        self.sentinel = true;
+        self.without_module()
+            .arg("sentinel monitor", format!("watched 127.0.0.1 {} 1", primary.port()))
+            .arg("sentinel down-after-milliseconds", "watched 1000")
+            .arg("sentinel failover-timeout", "watched 20000")
     }
 
     /// Arguments of the module at load.
@@ -145,12 +156,9 @@ impl Builder {
         let mut envs = self.envs.clone();
         // A locale that the server's own C library may not have must not stop it.
         envs.push(("LC_ALL".to_owned(), "C".into()));
-        Recipe {
-            executable: self.kind.executable(),
-            args: vec![config_file(dir).into_os_string()],
-            envs,
-            output: log_file(dir),
-        }
+        let mut args = vec![config_file(dir).into_os_string()];
+        args.extend(self.sentinel.then(|| "--sentinel".into()));
+        Recipe { executable: self.kind.executable(), args, envs, output: log_file(dir) }
     }
 }
 
