@@ -267,8 +267,9 @@ on_every_server! {
         }
     }
 
-    /// What it is for: the grants of the last moments are lost, and nobody gets those locks while their leases run.
-    fn a_server_that_forgot_everything_gives_nothing_out(kind: Kind) {
+    // Redis documentation, distributed locks: after a crash without fsync=always an instance must stay out for the longest
+    // lease ("delayed restarts"), and no implementation does.
+    fn c59_a_server_that_forgot_everything_gives_nothing_out(kind: Kind) {
         let mut server = graced(kind);
         set(&mut server.client(), 0);
         take(&mut server.client(), "k", "ann", LONG_MS);

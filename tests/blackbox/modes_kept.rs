@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use crate::harness::line::{ask, gain, holds, release, take, until_held};
-use crate::harness::{cmd, eventually, on_every_server, wait_in_sync, Builder, Client, Kind, Server};
+use crate::harness::line::{ask, count, gain, holds, release, take, until_held};
+use crate::harness::{cmd, eventually, on_every_server, wait_in_sync, wait_until_free, Builder, Client, Kind, Server};
 use crate::replication::agree;
 use crate::restart::{durable, rewrite_aof};
 
@@ -254,6 +254,33 @@ on_every_server! {
         cmd!(server.client(), "DEBUG", "RELOAD").ok();
         drop(owner);
         kept(&mut server.client(), &before);
+    }
+
+    fn an_eviction_that_is_undone_keeps_them_bound_too(kind: Kind) {
+        let primary = Server::builder(kind).arg("maxmemory-policy", "allkeys-random").start();
+        let replica = Server::start(kind);
+        replica.replica_of(&primary);
+        let mut owner = primary.client();
+        fill(&mut owner);
+        let before = picture(&mut owner, &keys());
+        let mut client = primary.client();
+        for _ in 0..5 {
+            // In one turn: the command that evicts, and no more evictions.
+            let commands = ["CONFIG SET maxmemory 1", "SET x y", "CONFIG SET maxmemory 0", "DEL x"];
+            client.pipeline(commands.map(|line| line.split(' ').collect::<Vec<&str>>()));
+            let all = keys().len() as i64;
+            eventually(SOON, || match cmd!(client, "DBSIZE").int() {
+                found if found == all => Ok(()),
+                found => Err(found),
+            });
+            assert_eq!(picture(&mut client, &keys()), before);
+        }
+        assert!(count(&mut client, "evictions_undone") > 0);
+        agree(&primary, &replica);
+        assert_eq!(picture(&mut replica.client(), &keys()), before);
+        drop(owner);
+        wait_until_free(&mut client, "bound");
+        until_held(&mut client, "bound readers", 1);
     }
 
     fn a_lock_that_was_carried_frees_itself(kind: Kind) {
