@@ -2,7 +2,7 @@
 //! wants to know or tell goes through the [`Hooks`] that the module implements.
 //!
 //! * [`start`]: OnLoad. [`register`]: commands. [`settings`]: configs. [`info`]: INFO sections
-//! * [`context`], [`args`], [`key`]: what a command works with
+//! * [`context`], [`args`], [`key`]: what a command works with; `reply` is a part of the first
 //! * [`blocked`]: connections that wait for their reply
 //! * [`call`], [`key_request`]: a command of the server inside one of the module, and its keys
 //! * [`value`]: the data type. [`events`]: server events and keyspace notifications. [`timer`]: the pump
@@ -29,6 +29,7 @@ pub mod key_request;
 pub mod log;
 pub mod numbers;
 pub mod register;
+mod reply;
 pub mod settings;
 pub mod start;
 pub mod timer;
