@@ -64,7 +64,11 @@ impl Fences {
     /// Raises H as this node becomes a serving primary, past what a lost predecessor can have granted. A guard under
     /// which nothing was granted (a start, then the end of its load) is not added to again.
     pub fn guard(&mut self, wall: Ticks) {
-        let guarded = self.known.max(wall.get()).saturating_add(SERVING_GUARD_TICKS);
+        let ahead = wall.get().saturating_add(SERVING_GUARD_TICKS);
+        // Fences that are ahead of this clock by no more come from a node that began to serve a moment ago. Counted from
+        // them, the guard would be the same on every node that knows them and no later ones, and so would the next fence:
+        // the clock is what sets one that takes over apart from another. A clock that is behind by more cannot.
+        let guarded = if self.known <= ahead { ahead } else { self.known.saturating_add(SERVING_GUARD_TICKS) };
         // A clock set centuries ahead must not end issuing by itself: only a fence that was really given out can.
         self.highest = guarded.min(FENCE_END - 1).max(self.highest);
     }
@@ -131,6 +135,28 @@ mod tests {
         let granted = fences.issue(wall(60)).unwrap();
         fences.guard(wall(60));
         assert_eq!(fences.highest(), granted.get() + SERVING_GUARD_TICKS);
+    }
+
+    #[test]
+    fn takeovers_that_follow_each_other_never_give_one_fence_twice() {
+        // The first one's grant reaches everybody, the second one's nobody.
+        let second = SERVING_GUARD_TICKS / 10;
+        let mut first = Fences::default();
+        first.guard(wall(0));
+        let known = first.issue(wall(0)).unwrap();
+        let taken_over = |at| {
+            let mut fences = Fences::default();
+            fences.raise(known);
+            fences.guard(wall(at));
+            fences.issue(wall(at)).unwrap()
+        };
+        let (lost, next) = (taken_over(second), taken_over(2 * second));
+        assert!(known < lost && lost < next, "{known:?}, {lost:?}, {next:?}");
+        // The second one's clock is half a minute behind.
+        let mut behind = Fences::default();
+        behind.raise(Fence::new(known.get() + 20 * second).unwrap());
+        behind.guard(wall(0));
+        assert!(behind.issue(wall(0)).unwrap().get() > known.get() + 30 * second);
     }
 
     #[test]
