@@ -2,6 +2,9 @@
 
 export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PORT ?= 6379
+# How long `make soak` runs each of its tests.
+STEPS ?= 100000000
+SECONDS ?= 300
 
 # Where the tests find the module, the servers and the locks of other libraries.
 export REDIS_LOCK_MODULE := $(CARGO_TARGET_DIR)/release/libredis_lock.so
@@ -10,7 +13,7 @@ export REDIS_LOCK_CLIENTS := $(CARGO_TARGET_DIR)/interop
 # Tests mostly wait for servers, so there may be more of them than cores.
 export RUST_TEST_THREADS ?= 4
 
-.PHONY: help run test build servers clients lint bench bench-check bench-contention clean
+.PHONY: help run test soak track-record build servers clients lint bench bench-check bench-contention clean
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -21,6 +24,14 @@ run: ## Install what is missing, build, start a server with the module (PORT=637
 
 test: lint build servers clients ## Lint, build, run every test on every server
 	cargo test --locked
+
+soak: build servers ## Simulate, and record histories of real servers, for long (STEPS=100000000, SECONDS=300)
+	REDIS_LOCK_SIM_STEPS=$(STEPS) cargo test --locked --test simulation -- --nocapture
+	REDIS_LOCK_HISTORY_SECONDS=$(SECONDS) cargo test --locked --test histories -- --nocapture
+
+track-record: ## Seed known bugs one by one into a copy of the sources: each must be found by its test
+	@scripts/install.sh build
+	scripts/track_record.py
 
 build: ## Build the module: target/release/libredis_lock.so
 	@scripts/install.sh build

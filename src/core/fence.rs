@@ -10,6 +10,10 @@ pub const FENCE_END: u64 = 1 << 53;
 /// primary's, and a burst of grants that were lost with it.
 pub const SERVING_GUARD_TICKS: u64 = 1_000_000;
 
+/// What part of the guard of a node that takes over depends on the clock alone: an eighth keeps takeovers that follow each
+/// other apart, unless more grants than one in 80 us of the time between them were lost.
+const CLOCK_SHARE: u64 = 8;
+
 /// How far above the wall clock an ordinary client may raise H: 24 hours of ticks. One forged number must not poison a
 /// resource.
 pub const STRANGER_BOUND_TICKS: u64 = 24 * 3_600 * 100_000;
@@ -64,7 +68,14 @@ impl Fences {
     /// Raises H as this node becomes a serving primary, past what a lost predecessor can have granted. A guard under
     /// which nothing was granted (a start, then the end of its load) is not added to again.
     pub fn guard(&mut self, wall: Ticks) {
-        let guarded = self.known.max(wall.get()).saturating_add(SERVING_GUARD_TICKS);
+        let of_clock = wall.get().saturating_add(SERVING_GUARD_TICKS);
+        // Nodes that take over one after another, and lose what the one before gave out, know the same fence. Counted from
+        // that alone, their guards would end at the same number, and the next fences would be the same: where the clock is
+        // not far behind, it moves the guard on, so that a later one ends higher.
+        let lead =
+            wall.get().saturating_add(CLOCK_SHARE * SERVING_GUARD_TICKS).saturating_sub(self.known) / CLOCK_SHARE;
+        let of_known = self.known.saturating_add(SERVING_GUARD_TICKS).saturating_add(lead);
+        let guarded = of_clock.max(of_known);
         // A clock set centuries ahead must not end issuing by itself: only a fence that was really given out can.
         self.highest = guarded.min(FENCE_END - 1).max(self.highest);
     }
@@ -131,6 +142,28 @@ mod tests {
         let granted = fences.issue(wall(60)).unwrap();
         fences.guard(wall(60));
         assert_eq!(fences.highest(), granted.get() + SERVING_GUARD_TICKS);
+    }
+
+    #[test]
+    fn takeovers_that_follow_each_other_never_give_one_fence_twice() {
+        // The first one's grant reaches everybody, the second one's nobody.
+        let second = SERVING_GUARD_TICKS / 10;
+        let mut first = Fences::default();
+        first.guard(wall(0));
+        let known = first.issue(wall(0)).unwrap();
+        let taken_over = |at| {
+            let mut fences = Fences::default();
+            fences.raise(known);
+            fences.guard(wall(at));
+            fences.issue(wall(at)).unwrap()
+        };
+        let (lost, next) = (taken_over(second), taken_over(2 * second));
+        assert!(known < lost && lost < next, "{known:?}, {lost:?}, {next:?}");
+        // The second one's clock is half a minute behind.
+        let mut behind = Fences::default();
+        behind.raise(Fence::new(known.get() + 20 * second).unwrap());
+        behind.guard(wall(0));
+        assert!(behind.issue(wall(0)).unwrap().get() > known.get() + 30 * second);
     }
 
     #[test]

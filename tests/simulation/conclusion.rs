@@ -22,7 +22,7 @@ impl World {
         let serving = self.nodes[index].lineage == self.lineage;
         let mut served: Vec<Vec<u8>> = takes.into_iter().cloned().collect();
         self.publish(index, serving);
-        while let Some((seat, answer)) = self.nodes[index].answers.pop() {
+        for (seat, answer) in std::mem::take(&mut self.nodes[index].answers) {
             let Some(sitter) = self.nodes[index].seats.remove(&seat.0) else {
                 panic!("nobody sits where {answer:?} is told");
             };

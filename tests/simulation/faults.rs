@@ -6,9 +6,8 @@ use super::node::{Role, Sitter};
 use super::world::{Event, World, NODES, SECOND};
 
 const MS: u64 = 1_000;
-/// Longer than any two clocks are apart: two that take over within that time can give one fence twice if grants between
-/// them are lost.
-const STEADY_US: u64 = 6 * SECOND;
+/// How soon one takes over after another.
+const SOON_US: std::ops::Range<u64> = 20 * MS..6 * SECOND;
 /// How long one may serve on after another took over. Within the ten seconds that a new primary's fences are ahead.
 const LEFT_BEHIND_US: u64 = 3 * SECOND;
 
@@ -41,12 +40,18 @@ impl World {
         }
     }
 
+    /// For a while none takes over. Two that do within the time that their clocks are apart can give one fence twice, if
+    /// all grants between them are lost.
+    fn keep_steady(&mut self) {
+        self.steady_until = self.now + 2 * self.rules.wall_us + self.dice.within(SOON_US);
+    }
+
     /// The primary dies, with or without its machine, and starts again.
     fn crash(&mut self) {
         let (index, power) = (self.primary, self.dice.percent(50));
         let sitters = self.nodes[index].crash(power);
         self.hang_up(sitters);
-        self.steady_until = self.now + STEADY_US;
+        self.keep_steady();
         let pause = self.dice.within(10 * MS..SECOND);
         self.after(pause, Event::Restart { node: index });
     }
@@ -75,7 +80,7 @@ impl World {
             let pause = self.dice.within(MS..LEFT_BEHIND_US);
             self.after(pause, Event::Depose { node: old });
         }
-        self.steady_until = self.now + STEADY_US;
+        self.keep_steady();
         self.lead(index);
     }
 
@@ -87,7 +92,7 @@ impl World {
             index != old && node.role == Role::Replica && !node.diverged && node.last_id == self.head()
         };
         let Some(index) = (0..NODES).find(ready) else { return };
-        self.steady_until = self.now + STEADY_US;
+        self.keep_steady();
         self.depose(old);
         self.nodes[old].diverged = false;
         self.lead(index);

@@ -320,6 +320,8 @@ impl World {
         client.hear(&asked, reply);
         match reply {
             Reply::Yes => self.judge.learned(request, self.now),
+            // Who is told that the lock is not its own believes it, whoever says so.
+            Reply::No if !matches!(asked.what, What::Acquire { .. }) => self.judge.gave_up(asked.key, &asked.token),
             Reply::No => {}
             Reply::Error => self.clients[index].target = self.somewhere(),
         }

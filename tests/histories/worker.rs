@@ -1,0 +1,154 @@
+//! One client: it takes locks, works under them, asks again when it hears nothing, and notes what it saw.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use super::dice::Dice;
+use super::harness::{args, grant, Client, Reply};
+use super::history::{History, Hold, Release};
+
+/// How long a client waits for a reply before it takes the connection for dead.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+/// Times a request is sent.
+const TRIES: usize = 4;
+const KEYS: u64 = 3;
+
+/// What all clients know.
+pub struct Scene {
+    /// The port of the server that clients take for the primary.
+    pub port: AtomicU16,
+    /// Replicas that must have a grant before it counts as safe.
+    pub replicas: usize,
+    pub over: AtomicBool,
+}
+
+impl Scene {
+    pub fn new(port: u16, replicas: usize) -> Self {
+        Self { port: AtomicU16::new(port), replicas, over: AtomicBool::new(false) }
+    }
+}
+
+pub struct Worker<'a> {
+    scene: &'a Scene,
+    name: String,
+    dice: Dice,
+    client: Option<Client>,
+    /// Where each lock was found, in a cluster.
+    moved: HashMap<String, u16>,
+    /// The port it is connected to.
+    port: u16,
+    units: u64,
+    pub history: History,
+}
+
+impl<'a> Worker<'a> {
+    pub fn new(scene: &'a Scene, number: usize, seed: u64) -> Self {
+        let dice = Dice(seed.wrapping_add(number as u64));
+        Self {
+            scene,
+            name: format!("w{number}"),
+            dice,
+            client: None,
+            moved: HashMap::new(),
+            port: 0,
+            units: 0,
+            history: History::default(),
+        }
+    }
+
+    pub fn run(mut self) -> History {
+        while !self.scene.over.load(Ordering::SeqCst) {
+            self.work();
+        }
+        self.history
+    }
+
+    /// The reply; nothing if the connection died, or nothing came in time.
+    fn ask(&mut self, key: &str, words: &[Vec<u8>]) -> Option<Reply> {
+        let port = self.moved.get(key).copied().unwrap_or_else(|| self.scene.port.load(Ordering::SeqCst));
+        if self.client.is_none() || self.port != port {
+            self.client = Client::try_connect(port).ok();
+            self.port = port;
+        }
+        let client = self.client.as_mut()?;
+        let reply = client.try_send(words).ok().and_then(|()| client.try_recv(PATIENCE));
+        if let Some(Reply::Error(text)) = &reply {
+            if let Some(port) = text.strip_prefix("MOVED ").and_then(|text| text.rsplit(':').next()?.parse().ok()) {
+                self.moved.insert(key.to_owned(), port);
+                return None;
+            }
+        }
+        // A server that is none any more, or none yet, is looked for anew.
+        let is_other = matches!(&reply, Some(Reply::Error(text)) if !text.starts_with("ERR"));
+        if reply.is_none() || is_other {
+            self.client = None;
+            self.moved.remove(key);
+            self.idle(1..20);
+        }
+        reply.filter(|_| !is_other)
+    }
+
+    fn idle(&mut self, range: std::ops::Range<u64>) {
+        super::harness::let_pass(Duration::from_millis(self.dice.within(range)));
+    }
+
+    /// One unit of work under one lock.
+    fn work(&mut self) {
+        self.units += 1;
+        let key = format!("{{k{}}}", self.dice.within(0..KEYS));
+        let token = format!("{}-{}", self.name, self.units);
+        let lease_ms = self.dice.within(40..400);
+        let Some(mut hold) = self.acquire(&key, &token, lease_ms) else { return };
+        self.idle(0..30);
+        if self.dice.percent(30) {
+            let sent = Instant::now();
+            let left = self.ask(&key, &args!["LOCK.EXTEND", key, token, "PX", lease_ms]);
+            if let Some(Reply::Int(left @ 1..)) = left {
+                let until = sent + Duration::from_millis(left.unsigned_abs());
+                // An extension of the same length is not replicated, and one that was not heard of is not counted.
+                hold.until = hold.until.max(until);
+            }
+        }
+        // It may have been paused beyond its lease.
+        if self.dice.percent(10) {
+            self.idle(lease_ms..lease_ms + 100);
+        }
+        let sure_until = hold.safe.then_some(hold.until);
+        let sent = Instant::now();
+        hold.until = hold.until.min(sent);
+        self.history.holds.push(hold);
+        for _ in 0..TRIES {
+            let invoked = Instant::now();
+            if let Some(Reply::Int(outcome)) = self.ask(&key, &args!["LOCK.RELEASE", key, token]) {
+                // One that was sent before may have done it.
+                let sure_until = sure_until.filter(|_| invoked.duration_since(sent) < Duration::from_millis(1));
+                self.history.releases.push(Release { key, token, returned: Instant::now(), outcome, sure_until });
+                return;
+            }
+        }
+    }
+
+    fn acquire(&mut self, key: &str, token: &str, lease_ms: u64) -> Option<Hold> {
+        for _ in 0..TRIES {
+            let invoked = Instant::now();
+            self.history.asked.push((key.to_owned(), token.to_owned(), invoked));
+            let words = args!["LOCK.ACQUIRE", key, "TOKEN", token, "PX", lease_ms, "BLOCK", 1_000];
+            let Some(reply) = self.ask(key, &words) else { continue };
+            if !matches!(reply, Reply::Array(_)) {
+                return None;
+            }
+            let given = grant(&reply);
+            let until = invoked + Duration::from_millis((given.waited + given.ttl).unsigned_abs());
+            let safe = self.scene.replicas == 0 || self.is_replicated(key);
+            let (key, token, fence) = (key.to_owned(), token.to_owned(), given.fence);
+            return Some(Hold { key, token, fence, invoked, returned: Instant::now(), until, safe });
+        }
+        None
+    }
+
+    fn is_replicated(&mut self, key: &str) -> bool {
+        let replicas = self.scene.replicas;
+        matches!(self.ask(key, &args!["WAIT", replicas, 300]), Some(Reply::Int(count)) if count >= replicas as i64)
+    }
+}
