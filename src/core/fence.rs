@@ -134,14 +134,18 @@ mod tests {
 
     #[test]
     fn guard_is_ten_seconds_past_the_later_of_clock_and_highest() {
+        let start = 1_000 * SERVING_GUARD_TICKS;
         let mut fences = Fences::default();
-        fences.guard(wall(50));
-        assert_eq!(fences.highest(), 50 + SERVING_GUARD_TICKS);
-        fences.guard(wall(60));
-        assert_eq!(fences.highest(), 60 + SERVING_GUARD_TICKS);
-        let granted = fences.issue(wall(60)).unwrap();
-        fences.guard(wall(60));
-        assert_eq!(fences.highest(), granted.get() + SERVING_GUARD_TICKS);
+        fences.guard(wall(start));
+        assert_eq!(fences.highest(), start + SERVING_GUARD_TICKS);
+        fences.guard(wall(start + 10));
+        assert_eq!(fences.highest(), start + 10 + SERVING_GUARD_TICKS, "nothing was granted");
+        let mut granted = fences.issue(wall(start + 10)).unwrap();
+        for behind in [0, start / 2, start - 10] {
+            fences.guard(wall(start - behind));
+            assert!(fences.highest() >= granted.get() + SERVING_GUARD_TICKS, "{behind}");
+            granted = fences.issue(wall(start - behind)).unwrap();
+        }
     }
 
     #[test]

@@ -188,7 +188,8 @@ impl Plain {
 
     /// This node begins to serve: every lease counts from here at the earliest, and all know what they have.
     pub fn begin_serving(&mut self) {
-        let guarded = self.known.max(self.ticks) + SERVING_GUARD_TICKS;
+        let lead = (self.ticks + 8 * SERVING_GUARD_TICKS).saturating_sub(self.known) / 8;
+        let guarded = self.ticks.max(self.known + lead) + SERVING_GUARD_TICKS;
         self.highest = self.highest.max(guarded.min(FENCE_END - 1));
         self.floor = self.highest;
         self.grace_end = 0;
