@@ -121,6 +121,8 @@ on_every_server! {
                 _ => {
                     nodes[primary].kill9();
                     nodes[next].promote();
+                    // It comes back as a primary of its own: nobody may take it for the one that counts.
+                    scene.port.store(nodes[next].port(), Ordering::SeqCst);
                     nodes[primary].restart();
                     nodes[primary].replica_of(&nodes[next]);
                 }

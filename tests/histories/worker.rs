@@ -65,14 +65,14 @@ impl<'a> Worker<'a> {
     }
 
     /// The reply; nothing if the connection died, or nothing came in time.
-    fn ask(&mut self, key: &str, words: &[Vec<u8>]) -> Option<Reply> {
+    fn ask(&mut self, key: &str, words: Vec<Vec<u8>>) -> Option<Reply> {
         let port = self.moved.get(key).copied().unwrap_or_else(|| self.scene.port.load(Ordering::SeqCst));
         if self.client.is_none() || self.port != port {
             self.client = Client::try_connect(port).ok();
             self.port = port;
         }
         let client = self.client.as_mut()?;
-        let reply = client.try_send(words).ok().and_then(|()| client.try_recv(PATIENCE));
+        let reply = client.try_send(&words).ok().and_then(|()| client.try_recv(PATIENCE));
         if let Some(Reply::Error(text)) = &reply {
             if let Some(port) = text.strip_prefix("MOVED ").and_then(|text| text.rsplit(':').next()?.parse().ok()) {
                 self.moved.insert(key.to_owned(), port);
@@ -103,7 +103,7 @@ impl<'a> Worker<'a> {
         self.idle(0..30);
         if self.dice.percent(30) {
             let sent = Instant::now();
-            let left = self.ask(&key, &args!["LOCK.EXTEND", key, token, "PX", lease_ms]);
+            let left = self.ask(&key, args!["LOCK.EXTEND", key, token, "PX", lease_ms]);
             if let Some(Reply::Int(left @ 1..)) = left {
                 let until = sent + Duration::from_millis(left.unsigned_abs());
                 // An extension of the same length is not replicated, and one that was not heard of is not counted.
@@ -120,7 +120,7 @@ impl<'a> Worker<'a> {
         self.history.holds.push(hold);
         for _ in 0..TRIES {
             let invoked = Instant::now();
-            if let Some(Reply::Int(outcome)) = self.ask(&key, &args!["LOCK.RELEASE", key, token]) {
+            if let Some(Reply::Int(outcome)) = self.ask(&key, args!["LOCK.RELEASE", key, token]) {
                 // One that was sent before may have done it.
                 let sure_until = sure_until.filter(|_| invoked.duration_since(sent) < Duration::from_millis(1));
                 self.history.releases.push(Release { key, token, returned: Instant::now(), outcome, sure_until });
@@ -134,7 +134,7 @@ impl<'a> Worker<'a> {
             let invoked = Instant::now();
             self.history.asked.push((key.to_owned(), token.to_owned(), invoked));
             let words = args!["LOCK.ACQUIRE", key, "TOKEN", token, "PX", lease_ms, "BLOCK", 1_000];
-            let Some(reply) = self.ask(key, &words) else { continue };
+            let Some(reply) = self.ask(key, words) else { continue };
             if !matches!(reply, Reply::Array(_)) {
                 return None;
             }
@@ -149,6 +149,6 @@ impl<'a> Worker<'a> {
 
     fn is_replicated(&mut self, key: &str) -> bool {
         let replicas = self.scene.replicas;
-        matches!(self.ask(key, &args!["WAIT", replicas, 300]), Some(Reply::Int(count)) if count >= replicas as i64)
+        matches!(self.ask(key, args!["WAIT", replicas, 300]), Some(Reply::Int(count)) if count >= replicas as i64)
     }
 }
