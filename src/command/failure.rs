@@ -258,6 +258,9 @@ impl Failure {
                 "NOPERM this user may not run the guarded command, or not on these keys".to_owned()
             }
             Self::NotRun(NotRun::NotOurs) => Self::SlotGone.text(),
+            Self::NotRun(NotRun::WrongType) => {
+                "WRONGTYPE Operation against a key holding the wrong kind of value".to_owned()
+            }
             Self::NotRun(NotRun::NoReply) => "ERR the server refused to run the guarded command".to_owned(),
             Self::Internal => {
                 "ERR this command is internal: only a primary or the append-only file sends it".to_owned()
@@ -320,6 +323,7 @@ mod tests {
             Failure::CrossSlot,
             Failure::NotRun(NotRun::NoPermission),
             Failure::NotRun(NotRun::NotOurs),
+            Failure::NotRun(NotRun::WrongType),
             Failure::NotRun(NotRun::NoReply),
             Failure::Internal,
             Failure::Corrupt(Corrupt::Newer),

@@ -229,7 +229,7 @@ impl Hooks for Engine {
     fn swapped(context: &Context, first: i32, second: i32) {
         with(|state| {
             state.table.swapped(first, second);
-            for (db, _) in &mut state.expires {
+            for (db, _) in state.expires.iter_mut().chain(&mut state.expires_unsaved) {
                 *db = match *db {
                     db if db == first => second,
                     db if db == second => first,

@@ -52,6 +52,8 @@ struct State {
     watching_clients: bool,
     /// Keys of locks that somebody gave a time to live.
     expires: Vec<pump::Spot>,
+    /// Keys of locks that lost such a time to live for a save: replicas still have it.
+    expires_unsaved: Vec<pump::Spot>,
     /// Whether keyspace notifications are subscribed.
     watching_keys: bool,
     /// The wall clock's lead over the monotonic clock when last looked at, in us.
@@ -70,6 +72,7 @@ fn with<R>(body: impl FnOnce(&mut State) -> R) -> R {
             closed: Vec::new(),
             watching_clients: false,
             expires: Vec::new(),
+            expires_unsaved: Vec::new(),
             watching_keys: false,
             wall_lead_micros: clock::wall_lead_micros(),
         }))

@@ -376,12 +376,25 @@ fn put_all_back(context: &Context) {
     }
 }
 
-/// Stores evicted locks at their keys for what is being saved now, and tells nobody: the pump still does that. The
-/// command that saves may have evicted them itself.
+/// Sees to it that what is being saved now has locks as they are: evicted ones stand at their keys, and none has a time
+/// to live, at which the next start would drop it. Nobody is told: the pump still does that. The command that saves may
+/// have evicted them itself, or came in the same turn as an EXPIRE.
 pub fn stand_in(context: &Context) {
     for handle in with(|state| state.table.all_evicted()) {
         if let Some(spot) = seats::place_of(handle) {
             with_key(context, &spot, |key| lock_in(key) == Ok(None) && key.store(handle));
+        }
+    }
+    for spot in with(|state| std::mem::take(&mut state.expires)) {
+        let unsaved = with_key(context, &spot, |key| {
+            let expires = matches!(lock_in(key), Ok(Some(_))) && key.has_ttl();
+            if expires {
+                key.remove_ttl();
+            }
+            expires
+        });
+        if unsaved == Some(true) {
+            with(|state| state.expires_unsaved.push(spot));
         }
     }
 }
@@ -404,13 +417,19 @@ pub fn put_back(context: &Context, key: &Key<'_>, handle: Handle) -> bool {
 }
 
 fn undo_expires(context: &Context) {
+    let undo = |key: &Key<'_>, handle| {
+        context.replicate(c"PERSIST", key, None);
+        with(|state| state.table.expire_undone(handle));
+    };
+    for spot in with(|state| std::mem::take(&mut state.expires_unsaved)) {
+        with_key(context, &spot, |key| lock_in(key).ok().flatten().map(|handle| undo(key, handle)));
+    }
     for spot in with(|state| std::mem::take(&mut state.expires)) {
         with_key(context, &spot, |key| {
             let Ok(Some(handle)) = lock_in(key) else { return };
             if key.has_ttl() {
                 key.remove_ttl();
-                context.replicate(c"PERSIST", key, None);
-                with(|state| state.table.expire_undone(handle));
+                undo(key, handle);
             }
         });
     }

@@ -38,6 +38,14 @@ impl Reply {
         (!raw.is_null()).then(|| Self(raw))
     }
 
+    /// Whether the command said nothing at all: this one still owes its client a reply.
+    fn is_missing(&self) -> bool {
+        let mut len = 0;
+        // SAFETY: the reply is valid, and the text is not kept.
+        unsafe { api!(RedisModule_CallReplyProto)(self.0, &raw mut len) };
+        len == 0
+    }
+
     /// Whether it is an error that begins so.
     fn is_error(&self, start: &[u8]) -> bool {
         // SAFETY: the reply is valid.
@@ -96,6 +104,10 @@ const NOT_OURS: &[u8] = b"ERR Attempted to access a non local key";
 /// Another module's call without a user of its own, which may do anything.
 const NO_USER: &[u8] = b"ERR cannot run as user";
 
+/// Commands that on Valkey 8.1 and 9.1 begin a reply to be completed later and turn a key of another type away without
+/// completing it. The caller of a module has no reply then, and the next inner command, whoever sends it, gets this one's.
+const LOSE_THEIR_WRONGTYPE: [&[u8]; 2] = [b"getdel", b"getset"];
+
 /// Why an inner command did not run, where the server's own words would mislead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotRun {
@@ -103,6 +115,8 @@ pub enum NotRun {
     NoPermission,
     /// A key's slot is another node's, or on its way there.
     NotOurs,
+    /// The key holds a value that the command is not for.
+    WrongType,
     /// The server gave no reply.
     NoReply,
 }
@@ -145,6 +159,12 @@ impl Context {
     /// If it did not run, and the reason is not in the reply.
     pub fn run_inside(&self, command: Args<'_>) -> Result<(), NotRun> {
         let name = command.get(0).and_then(|name| CString::new(name).ok()).unwrap_or_default();
+        let loses_wrongtype = |known: &&[u8]| name.as_bytes().eq_ignore_ascii_case(known);
+        if LOSE_THEIR_WRONGTYPE.iter().any(loses_wrongtype)
+            && self.read_arg(command, 1).is_some_and(|key| !key.is_string_or_empty())
+        {
+            return Err(NotRun::WrongType);
+        }
         let mut reply = self.call(&name, CALL_FORMAT, command).ok_or(NotRun::NoReply)?;
         if reply.is_error(NO_USER) {
             reply = self.call(&name, CALL_FORMAT_WITHOUT_USER, command).ok_or(NotRun::NoReply)?;
@@ -154,6 +174,9 @@ impl Context {
         }
         if reply.is_error(NOT_OURS) {
             return Err(NotRun::NotOurs);
+        }
+        if reply.is_missing() {
+            return Err(NotRun::NoReply);
         }
         // SAFETY: the reply lives to the end of this function.
         unsafe { self.reply_with(reply.0) };

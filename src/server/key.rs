@@ -85,6 +85,13 @@ impl<'a> Key<'a> {
         }
     }
 
+    /// Whether the key holds a string, or nothing.
+    pub fn is_string_or_empty(&self) -> bool {
+        // SAFETY: a key that is not null is open.
+        let kind = if self.raw.is_null() { 0 } else { unsafe { api!(RedisModule_KeyType)(self.raw) } };
+        kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int || kind == raw::REDISMODULE_KEYTYPE_STRING as c_int
+    }
+
     /// Stores a lock here; false if the key is open for reading only.
     pub fn store(&self, handle: Handle) -> bool {
         // SAFETY: the key is open and the value is of the type it is said to be.

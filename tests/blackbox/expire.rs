@@ -109,6 +109,34 @@ on_every_server! {
         }
     }
 
+    /// The snapshot has no time to live, at which the next start would drop the lock.
+    fn an_expire_and_a_save_in_one_turn_lose_no_lock(kind: Kind) {
+        let mut server = Server::start(kind);
+        let mut client = server.client();
+        for (name, save) in [("saved", "SAVE"), ("forked", "BGSAVE")] {
+            take(&mut client, name, "t", LONG_MS);
+            let undone = info_int(&mut client, "lock", "lock_expires_undone");
+            let expire = format!("PEXPIRE {name} 20");
+            let replies = lines(&mut client, &[expire.as_str(), save]);
+            assert_eq!(replies[0].int(), 1);
+            assert!(!replies[1].is_error(), "{replies:?}");
+            eventually(SOON, || match info_int(&mut client, "lock", "lock_expires_undone") - undone {
+                1 => Ok(()),
+                more => Err(more),
+            });
+            eventually(SOON, || match info_int(&mut client, "persistence", "rdb_bgsave_in_progress") {
+                0 => Ok(()),
+                busy => Err(busy),
+            });
+            server.kill9();
+            let_pass(Duration::from_millis(50));
+            server.restart();
+            client = server.client();
+            assert!(ms_left(&mut client, name, "t") > 0, "{name}");
+            assert_eq!(cmd!(client, "PTTL", name).int(), -1);
+        }
+    }
+
     fn data_that_replaced_a_lock_keeps_its_own_ttl(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();

@@ -158,6 +158,32 @@ on_every_server! {
         }
     }
 
+    /// On Valkey GETDEL and GETSET lose their WRONGTYPE, and the next guard, anybody's, got it as its reply.
+    fn a_key_of_the_wrong_type_is_one_error_of_one_guard(kind: Kind) {
+        let server = Server::start(kind);
+        let (mut client, mut other) = (holder(&server), server.client());
+        cmd!(client, "RPUSH", "list", "x");
+        cmd!(client, "SET", "string", "x").ok();
+        for words in [&["GETDEL", "list"][..], &["getset", "list", "v"], &["GETDEL", "k"], &["GETSET", "k", "v"]] {
+            let guard = [&["LOCK.GUARD", "k", "t"], words].concat();
+            client.send(&guard);
+            client.send(&["PING"]);
+            assert!(client.recv().err().starts_with("WRONGTYPE"), "{words:?}");
+            assert!(client.recv().is("PONG"), "{words:?}");
+            cmd!(client, "MULTI").ok();
+            client.cmd(&guard);
+            cmd!(client, "INCR", "count");
+            let replies = cmd!(client, "EXEC");
+            assert!(replies.array()[0].is_error() && replies.array()[1].int() > 0, "{words:?}: {replies:?}");
+            let before = cmd!(other, "LOCK.GUARD", "k", "t", "INCR", "count").int();
+            assert_eq!(cmd!(other, "GET", "count").bulk(), before.to_string().as_bytes());
+        }
+        assert_eq!(cmd!(client, "LOCK.GUARD", "k", "t", "GETSET", "string", "y").bulk(), b"x");
+        assert_eq!(cmd!(client, "LOCK.GUARD", "k", "t", "GETDEL", "string").bulk(), b"y");
+        assert!(cmd!(client, "LOCK.GUARD", "k", "t", "GETDEL", "string").is_null());
+        assert_eq!(cmd!(client, "LLEN", "list").int(), 1);
+    }
+
     fn an_error_of_the_command_is_counted_once(kind: Kind) {
         let server = Server::start(kind);
         let mut client = holder(&server);

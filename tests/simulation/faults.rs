@@ -40,10 +40,10 @@ impl World {
         }
     }
 
-    /// For a while none takes over. Two that do within the time that their clocks are apart can give one fence twice, if
-    /// all grants between them are lost.
+    /// For a while none takes over. Two that do within the time that their clocks are apart and the ten seconds that a
+    /// takeover adds can give fences that fall, if all grants between them are lost.
     fn keep_steady(&mut self) {
-        self.steady_until = self.now + 2 * self.rules.wall_us + self.dice.within(SOON_US);
+        self.steady_until = self.now + 10 * SECOND + 2 * self.rules.wall_us + self.dice.within(SOON_US);
     }
 
     /// The primary dies, with or without its machine, and starts again.

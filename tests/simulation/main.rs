@@ -74,7 +74,7 @@ fn what_was_replicated_or_synced_is_kept_over_every_failover() {
     assert!(world.judge.voided > 0, "no failover lost anything");
 }
 
-/// Fences included: where clocks agree, no number of them lets one fall.
+/// Fences included: where clocks agree, no number of failovers lets one fall.
 #[test]
 fn failovers_that_follow_each_other_keep_every_promise() {
     let world = simulate(Rules { fsync_always: false, failovers: true, wall_us: 0, loss: 2 });
