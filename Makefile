@@ -29,9 +29,9 @@ soak: build servers ## Simulate, and record histories of real servers, for long 
 	REDIS_LOCK_SIM_STEPS=$(STEPS) cargo test --locked --test simulation -- --nocapture
 	REDIS_LOCK_HISTORY_SECONDS=$(SECONDS) cargo test --locked --test histories -- --nocapture
 
-track-record: ## Seed known bugs one by one into a copy of the sources: each must be found by its test
+track-record: servers ## Seed bugs one by one: each has to be found by the test named in docs/track-record.md
 	@scripts/install.sh build
-	scripts/track_record.py
+	@scripts/track_record.sh $(ARGS)
 
 build: ## Build the module: target/release/libredis_lock.so
 	@scripts/install.sh build

@@ -2,6 +2,7 @@
 //! name; T is the wall clock, so a server that lost its newest grants still does not issue the same numbers again.
 
 use super::time::Ticks;
+use crate::seeded::bug;
 
 /// Fences stay below 2^53: exact in every client that keeps numbers as doubles. Issuing stops there with an error.
 pub const FENCE_END: u64 = 1 << 53;
@@ -68,12 +69,16 @@ impl Fences {
     /// Raises H as this node becomes a serving primary, past what a lost predecessor can have granted. A guard under
     /// which nothing was granted (a start, then the end of its load) is not added to again.
     pub fn guard(&mut self, wall: Ticks) {
+        if bug("no-fence-guard") {
+            return;
+        }
         let of_clock = wall.get().saturating_add(SERVING_GUARD_TICKS);
         // Nodes that take over one after another, and lose what the one before gave out, know the same fence. Counted from
         // that alone, their guards would end at the same number, and the next fences would be the same: where the clock is
         // not far behind, it moves the guard on, so that a later one ends higher.
         let lead =
             wall.get().saturating_add(CLOCK_SHARE * SERVING_GUARD_TICKS).saturating_sub(self.known) / CLOCK_SHARE;
+        let lead = if bug("guard-from-fences-alone") { 0 } else { lead };
         let of_known = self.known.saturating_add(SERVING_GUARD_TICKS).saturating_add(lead);
         let guarded = of_clock.max(of_known);
         // A clock set centuries ahead must not end issuing by itself: only a fence that was really given out can.
@@ -82,7 +87,9 @@ impl Fences {
 
     /// Whether an ordinary client may bring this fence in.
     pub fn accepts_from_stranger(&self, fence: Fence, wall: Ticks) -> bool {
-        fence.get() <= self.highest || fence.get() <= wall.get().saturating_add(STRANGER_BOUND_TICKS)
+        bug("fence-forged")
+            || fence.get() <= self.highest
+            || fence.get() <= wall.get().saturating_add(STRANGER_BOUND_TICKS)
     }
 
     /// H if it has to be saved beside the locks. Behind the clock it need not be: the clock finds its way back alone.

@@ -3,6 +3,7 @@
 use super::fence::Fence;
 use super::name::{HoldName, Label, Token};
 use super::time::{Instant, Lease};
+use crate::seeded::bug;
 use std::collections::BTreeSet;
 
 /// How a lock is held or asked for.
@@ -144,6 +145,7 @@ impl Hold {
         if self.delivery == Delivery::Unfetched {
             return self.end;
         }
+        let serving = if bug("lease-not-whole-after-promotion") { Instant::from_micros(0) } else { serving };
         self.within_cap(self.end.max(serving.after(self.lease)))
     }
 
@@ -161,7 +163,7 @@ impl Hold {
     }
 
     fn within_cap(&self, end: Instant) -> Instant {
-        self.cap().map_or(end, |cap| end.min(cap))
+        self.cap().filter(|_| !bug("maxhold-ignored")).map_or(end, |cap| end.min(cap))
     }
 
     /// When the hold ends whatever is done.
@@ -249,6 +251,9 @@ impl Hold {
         match (name, self.extra.as_mut()) {
             (None, None) => false,
             (None, Some(extra)) => std::mem::take(&mut extra.only_named),
+            (Some(name), Some(extra)) if bug("holds-counted") && extra.names.contains(name.bytes()) => {
+                extra.names.insert([name.bytes(), b"'"].concat().into())
+            }
             (Some(name), _) => self.extra_mut().names.insert(name.bytes().into()),
         }
     }

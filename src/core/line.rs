@@ -5,6 +5,7 @@ use super::hold::Mode;
 use super::name::{Place, Token};
 use super::slab::{Handle, Slab};
 use super::time::{Instant, Lease};
+use crate::seeded::bug;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::slice;
@@ -246,7 +247,9 @@ impl Lines {
 
     /// The waiter whose turn is next.
     pub fn first(&self, place: Place<'_>) -> Option<Handle> {
-        self.line(place)?.waiters.first_key_value().map(|(_, &waiter)| waiter)
+        let waiters = &self.line(place)?.waiters;
+        let next = if bug("last-come-first-served") { waiters.last_key_value() } else { waiters.first_key_value() };
+        next.map(|(_, &waiter)| waiter)
     }
 
     /// The token's place in a line.

@@ -20,6 +20,7 @@ use crate::core::name::{Place, Token};
 use crate::core::slab::Handle;
 use crate::core::table::{Effect, Ended, Legacy, Site, Table};
 use crate::core::time::{Instant, Now};
+use crate::seeded::bug;
 use crate::server::args::Args;
 use crate::server::cell::MainThread;
 use crate::server::clock;
@@ -240,7 +241,9 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
             }
             Effect::Removed => {
                 key.delete();
-                tell(&|| context.replicate(c"DEL", key, None));
+                if !bug("release-not-replicated") {
+                    tell(&|| context.replicate(c"DEL", key, None));
+                }
                 context.signal_modified(key);
             }
             Effect::LegacyRemoved => {

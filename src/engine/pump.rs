@@ -8,6 +8,7 @@ use crate::core::name::Place;
 use crate::core::slab::Handle;
 use crate::core::table::{Answer, BoundHold, Site};
 use crate::core::time::Instant;
+use crate::seeded::bug;
 use crate::server::clock;
 use crate::server::context::{Context, Refusal};
 use crate::server::key::{Content, Key};
@@ -136,7 +137,7 @@ pub fn run(context: &Context) {
     }
     let now = clock::instant();
     grace::end(now);
-    if context.must_not_write() {
+    if context.must_not_write() && !bug("hand-over-while-paused") {
         end_waits(context, now, false);
         timer::arm::<hooks::Engine>(context, now, later(now, PAUSE_POLL_MICROS));
         return;
@@ -190,6 +191,7 @@ fn attend(context: &Context, key: &Key<'_>, place: Place<'_>) -> Option<Refusal>
     let hands_over = with(|state| state.table.would_hand_over(site, now.instant));
     // Ending a lease alone asks no more than what lets the server itself expire a key.
     let refusal = if hands_over || context.is_cluster() { context.refusal(key) } else { None };
+    let refusal = refusal.filter(|_| !bug("hand-over-though-refused"));
     match &refusal {
         None => {
             with(|state| state.table.settle(site, now));

@@ -193,11 +193,11 @@ fn every_file_that_is_named_exists() {
     }
 }
 
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn source_files() -> Vec<PathBuf> {
+pub fn source_files() -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut dirs = vec![root().join("src")];
     while let Some(dir) = dirs.pop() {

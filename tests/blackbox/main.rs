@@ -81,6 +81,7 @@ mod signals;
 mod smoke;
 mod stress;
 mod syntax;
+mod track_record;
 mod transcript;
 mod undelivered;
 mod upgrade;

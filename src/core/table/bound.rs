@@ -5,6 +5,7 @@ use super::{Ended, Site, Table};
 use crate::core::hold::Hold;
 use crate::core::slab::Handle;
 use crate::core::time::Now;
+use crate::seeded::bug;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A hold by lock and token.
@@ -125,7 +126,7 @@ impl Table {
     /// Whether a hold, or the one from before an upgrade, still ends with this connection, which closed.
     pub fn is_bound(&self, lock: Handle, token: &[u8], client: u64) -> bool {
         let hold = self.locks.get(lock).and_then(|lock| lock.hold(token));
-        hold.is_some_and(|hold| connections(hold).contains(&Some(client)))
+        hold.is_some_and(|hold| bug("ephemeral-ends-though-rebound") || connections(hold).contains(&Some(client)))
     }
 
     /// Ends a hold whose connection closed, if it still is bound to that connection. An upgrade nobody heard of only
@@ -136,7 +137,7 @@ impl Table {
         if before == Some(client) {
             self.update(lock, |lock| lock.update(token, Hold::forget_before));
         }
-        if own != Some(client) {
+        if own != Some(client) && !bug("ephemeral-ends-though-rebound") {
             return;
         }
         let falls_back = self.locks.get(lock).and_then(|lock| lock.hold(token)?.before_upgrade()).is_some();

@@ -158,6 +158,18 @@ fn a_closed_connection_binds_nothing_after_a_demotion() {
 }
 
 #[test]
+fn a_hold_that_was_bound_anew_outlives_the_old_connection() {
+    let mut scene = Scene::held(ephemeral(by("ann"), 7));
+    assert_eq!(scene.table.closed(7).len(), 1);
+    let again = scene.acquire(ephemeral(by("ann"), 8));
+    assert!(matches!(again, Acquired::Granted { new: false, .. }), "{again:?}");
+    assert!(!scene.table.is_bound(scene.lock.unwrap(), b"ann", 7));
+    scene.run(|table, site, now| table.end_bound(site, b"ann", 7, now));
+    assert_eq!(mode(&scene, "ann"), Some(Mode::Exclusive));
+    assert_eq!(scene.table.closed(8).len(), 1);
+}
+
+#[test]
 fn an_upgrade_falls_back_to_nothing_once_that_connection_is_closed() {
     let mut scene = Scene::held(ephemeral(shared(by("ann")), 7));
     scene.take(shared(by("bob")));

@@ -4,6 +4,7 @@
 use super::{Site, Table};
 use crate::core::name::Token;
 use crate::core::time::Now;
+use crate::seeded::bug;
 
 impl Table {
     /// Whether the token holds the lock now. A token that hears yes knows of its hold, and a grant it had yet to fetch
@@ -18,7 +19,7 @@ impl Table {
         let Some((handle, _)) = self.held_by(site, token, now.instant) else {
             self.settle(site, now);
             self.counts.guard_refused += 1;
-            return false;
+            return bug("guard-lets-anybody-write");
         };
         self.heard(handle, token, now.instant);
         true

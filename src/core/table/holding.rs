@@ -8,6 +8,7 @@ use crate::core::lock::Lock;
 use crate::core::name::{HoldName, Label, Place, Token};
 use crate::core::slab::Handle;
 use crate::core::time::{Instant, Lease, Now};
+use crate::seeded::bug;
 
 /// What a hold is to be like.
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +155,8 @@ impl Table {
             return self.wait_out_grace(Some(handle), site.place, request, now.instant);
         }
         let first = self.lines.first(site.place);
-        if admitted && first == self.lines.find(site.place, request.token.bytes()) {
+        let next = first == self.lines.find(site.place, request.token.bytes());
+        if admitted && (next || bug("barge-past-the-line")) {
             let answer = self.grant(Some(handle), site.place, request, now);
             if matches!(answer, Acquired::Granted { .. }) {
                 // One that is first in line waited for a mode that it cannot have yet.
@@ -231,7 +233,8 @@ impl Table {
         };
         let (mut fence, untold) = (hold.fence, hold.delivery != Delivery::Told);
         // An older node may have given the same number to another holder that was lost with it.
-        let predates = self.serving.is_some_and(|serving| fence.get() <= serving.floor);
+        let predates =
+            self.serving.is_some_and(|serving| fence.get() <= serving.floor) && !bug("fence-kept-by-promotion");
         if predates {
             match self.fences.issue(now.ticks) {
                 Some(issued) => fence = issued,
@@ -265,6 +268,7 @@ impl Table {
         }
         self.lapse_upgrade(site, token, now);
         let Some((handle, hold)) = self.held_by(site, token, now.instant) else {
+            floor.filter(|_| bug("floor-of-a-stranger")).into_iter().for_each(|floor| self.fences.raise(floor));
             self.settle(site, now);
             return ExtendOutcome::NotHeld;
         };
@@ -315,14 +319,16 @@ impl Table {
             if !taken {
                 return ReleaseOutcome::Free;
             }
-            if let Some(fence) = fence.filter(|_| left > 0) {
+            if let Some(fence) = fence.filter(|_| left > 0 && !bug("one-hold-back-is-all-back")) {
                 self.heard(handle, token, now.instant);
                 self.push_set(handle, fence, true);
                 return ReleaseOutcome::Released;
             }
         }
         self.end_hold(Site { lock: Some(handle), ..site }, token.bytes(), Ended::Released);
-        self.serve(Some(handle), site.place, now);
+        if !bug("no-hand-over-at-release") {
+            self.serve(Some(handle), site.place, now);
+        }
         ReleaseOutcome::Released
     }
 
@@ -362,7 +368,7 @@ impl Table {
     pub(super) fn held_by(&self, site: Site<'_>, token: Token<'_>, now: Instant) -> Option<(Handle, &Hold)> {
         let handle = site.lock?;
         let hold = self.locks.get(handle)?.hold(token.bytes())?;
-        (self.ms_left(hold, now) > 0).then_some((handle, hold))
+        (self.ms_left(hold, now) > 0 || bug("extend-revives")).then_some((handle, hold))
     }
 
     /// Moves the end of the lease out, as far as the cap allows, and starts the lease of a grant that is fetched only
@@ -380,7 +386,8 @@ impl Table {
                     hold.delivery = Delivery::Told;
                     hold.end = end;
                 }
-                if now.after(lease) > end && hold.cap().is_none_or(|cap| end < cap) {
+                let longer = now.after(lease) > end || bug("repeat-shortens-lease");
+                if longer && hold.cap().is_none_or(|cap| end < cap) {
                     changed = hold.lease != lease;
                     hold.lease = lease;
                     hold.end_at(now.after(lease));

@@ -3,11 +3,13 @@
 
 use super::Table;
 use crate::core::deadlines::Position;
+use crate::core::fence::Fences;
 use crate::core::hold::Delivery;
 use crate::core::lock::Lock;
 use crate::core::name::Place;
 use crate::core::slab::Handle;
 use crate::core::time::Instant;
+use crate::seeded::bug;
 
 impl Table {
     /// The server took this lock out of the keyspace: deleted, overwritten, or on its way to another key.
@@ -15,7 +17,7 @@ impl Table {
         self.set_linked(handle, false);
         if let Some(lock) = self.locks.get(handle) {
             let place = lock.place();
-            if self.lines.count(place) > 0 {
+            if self.lines.count(place) > 0 && !bug("no-wake-up-on-del") {
                 self.stirred.insert((place.db, place.key.into()));
             }
             self.unlinked = Some(handle);
@@ -33,7 +35,7 @@ impl Table {
 
     /// Something happened at a place: if anybody waits there, it is looked at.
     pub fn stir_place(&mut self, place: Place<'_>) {
-        if self.lines.count(place) > 0 {
+        if self.lines.count(place) > 0 && !bug("no-wake-up-on-del") {
             self.stirred.insert((place.db, place.key.into()));
         }
     }
@@ -81,7 +83,7 @@ impl Table {
     }
 
     fn keep_lost(&mut self, place: Place<'_>, possible: impl FnOnce(&Lock) -> bool) -> bool {
-        let Some(handle) = self.unlinked.take().filter(|_| self.serving.is_some()) else {
+        let Some(handle) = self.unlinked.take().filter(|_| self.serving.is_some() && !bug("eviction-frees")) else {
             return false;
         };
         let Some(lock) = self.locks.get(handle).filter(|lock| lock.place() == place && !lock.linked()) else {
@@ -177,6 +179,9 @@ impl Table {
             .collect();
         for handle in gone {
             self.give_up(handle);
+        }
+        if bug("fences-flushed") {
+            self.fences = Fences::default();
         }
         self.lines.forget_locks(db);
         self.stir(db);

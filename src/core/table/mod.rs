@@ -50,6 +50,7 @@ use super::lock::Lock;
 use super::name::Place;
 use super::slab::{Handle, Slab};
 use super::time::{Instant, Now};
+use crate::seeded::bug;
 use bound::Bound;
 use std::collections::BTreeSet;
 
@@ -275,7 +276,11 @@ impl Table {
     /// the cap allows.
     pub fn ms_left(&self, hold: &Hold, now: Instant) -> u64 {
         match self.serving {
-            Some(serving) => now.ms_until(hold.sure_since(serving.since)),
+            None if bug("lease-runs-on-replica") => now.ms_until(hold.end),
+            Some(serving) => now.ms_until(match bug("upgrade-not-fetched-is-no-hold") {
+                true => hold.end_since(serving.since),
+                false => hold.sure_since(serving.since),
+            }),
             None => hold.cap().map_or(hold.lease.ms(), |cap| now.ms_until(cap).min(hold.lease.ms())),
         }
     }
@@ -328,7 +333,9 @@ impl Table {
         let known = site.lock.filter(|&handle| self.locks.get(handle).is_some());
         match change {
             Change::Set { holder, alone } => {
-                self.fences.raise(holder.fence);
+                if !bug("fences-of-the-primary-unknown") {
+                    self.fences.raise(holder.fence);
+                }
                 let handle = known.unwrap_or_else(|| self.create(site.place));
                 let mut hold = Hold::new(&holder, 0, now.instant);
                 let mut same_fence = false;

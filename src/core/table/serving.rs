@@ -12,6 +12,7 @@ use crate::core::lock::Lock;
 use crate::core::name::{Label, Place, Token};
 use crate::core::slab::Handle;
 use crate::core::time::{Instant, Now};
+use crate::seeded::bug;
 
 /// Who holds a lock, as far as others are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,9 +27,10 @@ impl Occupancy {
     pub(super) fn admits(self, mode: Mode) -> bool {
         match (self, mode) {
             (Self::Free, _) => true,
+            (Self::Exclusive, Mode::Shared(_)) if bug("shared-beside-exclusive") => true,
             (Self::Shared { count, smallest_limit }, Mode::Shared(limit)) => {
                 let smallest = limit.into_iter().chain(smallest_limit).min();
-                smallest.is_none_or(|smallest| count < smallest as usize)
+                smallest.is_none_or(|smallest| count < smallest as usize + usize::from(bug("one-more-than-the-limit")))
             }
             _ => false,
         }
@@ -54,8 +56,9 @@ impl Table {
             return None;
         }
         let handle = site.lock.filter(|&handle| self.locks.get(handle).is_some());
+        let ending = if bug("lease-ends-1-ms-early") { now.instant.after_ms(1) } else { now.instant };
         if let (Some(handle), Some(serving)) = (handle, self.serving) {
-            while self.locks.get_mut(handle)?.has_ended(serving.since, now.instant) {
+            while self.locks.get_mut(handle)?.has_ended(serving.since, ending) {
                 let seen = self.locks.get(handle)?.first_to_end()?;
                 let (token, unfetched) = (Box::from(seen.token), seen.hold.delivery == Delivery::Unfetched);
                 match seen.hold.before_upgrade() {
@@ -86,7 +89,8 @@ impl Table {
             // Alone, or without a hold to upgrade any more: both end the wait.
             let Some(lock) = lock.filter(|lock| lock.hold(&waiter.token).is_some()) else { return true };
             let mut others = lock.holders().filter(|seen| *seen.token != *waiter.token);
-            return others.all(|seen| self.is_over(seen.hold, now)) && !self.in_grace(now);
+            let alone = bug("upgrade-beside-readers") || others.all(|seen| self.is_over(seen.hold, now));
+            return alone && !self.in_grace(now);
         }
         // One that came to hold the lock in another way waits for nothing any more.
         let holds = lock.is_some_and(|lock| lock.hold(&waiter.token).is_some());
@@ -118,7 +122,7 @@ impl Table {
         // A lock that nobody holds now is freed or handed over next, and only that moves its deadline.
         if others_stay {
             self.schedule(handle);
-            self.effects.push(Effect::Unset(token.into()));
+            self.effects.extend((!bug("one-holder-stays-on-replicas")).then(|| Effect::Unset(token.into())));
         }
         self.effects.push(Effect::Ended(why));
         match why {
@@ -207,7 +211,8 @@ impl Table {
             self.adjust(handle, token, &ask, now.instant);
         } else {
             let holder = ask.holder(token, fence, Label::cut(&waiter.label));
-            let hold = Hold::new(&holder, waiter.client, now.instant);
+            let start = if bug("lease-starts-when-joining") { waiter.joined } else { now.instant };
+            let hold = Hold::new(&holder, waiter.client, start);
             self.update(handle, |lock| put(lock, &holder, hold));
         }
         let since = self.serving.map_or(now.instant, |serving| serving.since);

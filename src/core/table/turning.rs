@@ -9,6 +9,7 @@ use crate::core::lock::Lock;
 use crate::core::name::{Place, Token};
 use crate::core::slab::Handle;
 use crate::core::time::{Instant, Now};
+use crate::seeded::bug;
 
 impl Table {
     /// The token holds the lock already: repeats its grant, or changes its mode.
@@ -29,7 +30,9 @@ impl Table {
                 let answer = self.repeat_here(handle, place, request, now);
                 if matches!(answer, Acquired::Granted { .. }) {
                     self.downgrade(handle, request.token.bytes(), limit);
-                    self.serve(Some(handle), place, now);
+                    if !bug("downgrade-lets-nobody-in") {
+                        self.serve(Some(handle), place, now);
+                    }
                 }
                 answer
             }
@@ -150,6 +153,7 @@ impl Table {
                 let end_of = |hold: &Hold| since.map_or(hold.end, |since| hold.end_since(since));
                 let before = hold.before_upgrade().map(|before| end_of(&before.hold));
                 let promised = before.map_or(end_of(hold), |before| before.max(end_of(hold)));
+                let promised = if bug("cap-breaks-a-promise") { now } else { promised };
                 let cap = ask.cap_ms.map(|ms| hold.granted.after_ms(ms).max(promised));
                 adjusted.changed = cap.is_some_and(|cap| hold.tighten(cap));
             });

@@ -8,6 +8,7 @@ use crate::core::line::{Lines, Seat, Waiter};
 use crate::core::name::{HoldName, Place, Token};
 use crate::core::slab::Handle;
 use crate::core::time::Instant;
+use crate::seeded::bug;
 
 /// What to do while another token holds the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,10 +93,13 @@ impl Table {
             self.counts.deadlocks += 1;
             return Acquired::Deadlock;
         }
-        let waiter = match known.filter(|_| same.is_some()) {
+        let waiter = match known.filter(|_| same.is_some() && !bug("resend-loses-its-place")) {
             Some(known) => {
                 if let Some(old) = self.lines.take_over(known, waiter) {
                     self.effects.push(Effect::Answer(old, Answer::Superseded));
+                    if bug("superseded-told-twice") {
+                        self.effects.push(Effect::Answer(old, Answer::Superseded));
+                    }
                 }
                 known
             }
@@ -201,9 +205,12 @@ impl Table {
     /// the next in line may have its turn. Whether it is.
     pub fn void(&mut self, lock: Handle, fence: Fence, now: Instant) -> bool {
         let seen = self.locks.get(lock).and_then(|lock| {
-            let mut untold = lock.holders_with(fence).filter(|seen| seen.hold.delivery == Delivery::Untold);
+            let mut untold = lock
+                .holders_with(fence)
+                .filter(|seen| seen.hold.delivery == Delivery::Untold || bug("taken-back-though-told"));
             untold.next()
         });
+        let seen = seen.filter(|_| !bug("undelivered-grant-kept"));
         let Some(token) = seen.map(|seen| Box::<[u8]>::from(seen.token)) else { return false };
         self.update(lock, |lock| {
             lock.update(&token, |hold| hold.void(now));
