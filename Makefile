@@ -13,7 +13,7 @@ export REDIS_LOCK_CLIENTS := $(CARGO_TARGET_DIR)/interop
 # Tests mostly wait for servers, so there may be more of them than cores.
 export RUST_TEST_THREADS ?= 4
 
-.PHONY: help run test soak track-record build servers clients lint bench bench-check bench-contention clean
+.PHONY: help run test soak track-record fuzz build servers clients lint bench bench-check bench-contention clean
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -32,6 +32,10 @@ soak: build servers ## Simulate, and record histories of real servers, for long 
 track-record: servers ## Seed bugs one by one: each has to be found by the test named in docs/track-record.md
 	@scripts/install.sh build
 	@scripts/track_record.sh $(ARGS)
+
+fuzz: ## Fuzz the payload, command and steps targets, 60 s each (FUZZ_SECONDS=60)
+	@scripts/install.sh build
+	@scripts/fuzz.sh $(ARGS)
 
 build: ## Build the module: target/release/libredis_lock.so
 	@scripts/install.sh build

@@ -6,11 +6,14 @@
 //! * `engine`: what happens outside commands: the pump, loading and saving, role changes, INFO
 //! * `metadata`: the list of commands as data
 //! * `seeded`: bugs that tests switch on to see that they are found; none in any build but theirs
+//! * `fuzzing`: what random bytes are thrown at; in no build but those of tests
 //! * `server`: a safe layer over the module API, and the only `unsafe` code
 
 mod command;
 pub mod core;
 mod engine;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod metadata;
 mod seeded;
 mod server;

@@ -117,6 +117,12 @@ impl Answers for LockAcquire {
     }
 }
 
+/// Only reads the arguments.
+#[cfg(any(test, fuzzing))]
+pub(super) fn read(args: Args<'_>) -> Result<(), Failure> {
+    parse(args).map(drop)
+}
+
 fn parse<'a>(args: Args<'a>) -> Result<Request<'a>, Failure> {
     let mut given = Given::default();
     let mut options = Options::new(args, 2);

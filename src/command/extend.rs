@@ -50,6 +50,12 @@ impl Command for LockExtend {
     }
 }
 
+/// Only reads the arguments.
+#[cfg(any(test, fuzzing))]
+pub(super) fn read(args: Args<'_>) -> Result<(), Failure> {
+    parse(args).map(drop)
+}
+
 fn parse(args: Args<'_>) -> Result<Request<'_>, Failure> {
     let token = options::token(required(args, 2)?, 2)?;
     let (mut lease, mut floor) = (None, None);

@@ -52,6 +52,18 @@ fn answer(context: &Context, body: impl FnOnce() -> Result<(), Failure>) {
     }
 }
 
+/// Reads the arguments of a command that has options, and does nothing: the error that a client would get. The first
+/// argument says which one: its name from the last letter on.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read(args: Args<'_>) -> Result<(), std::ffi::CString> {
+    let read = match args.get(0).and_then(<[u8]>::last) {
+        Some(b'D') => extend::read,
+        Some(b'R') => release::read,
+        _ => acquire::read,
+    };
+    read(args).map_err(|failure| failure.to_reply())
+}
+
 /// The argument at a position that the command's arity, or the parser, has made sure of.
 fn required<'a>(args: Args<'a>, position: usize) -> Result<&'a [u8], Failure> {
     args.get(position).ok_or(Failure::Arity)

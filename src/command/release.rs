@@ -51,6 +51,12 @@ impl Command for LockRelease {
     }
 }
 
+/// Only reads the arguments.
+#[cfg(any(test, fuzzing))]
+pub(super) fn read(args: Args<'_>) -> Result<(), Failure> {
+    parse_hold(args).map(drop)
+}
+
 fn parse_hold(args: Args<'_>) -> Result<Option<HoldName<'_>>, Failure> {
     let mut hold = None;
     let mut options = Options::new(args, 3);

@@ -50,6 +50,35 @@ impl<'a> Args<'a> {
     }
 }
 
+/// Arguments without a server.
+#[cfg(any(test, fuzzing))]
+pub(crate) struct Words(Vec<Box<[u8]>>);
+
+#[cfg(any(test, fuzzing))]
+impl Words {
+    /// Arguments with these bytes.
+    pub(crate) fn new(words: Vec<Box<[u8]>>) -> Self {
+        // SAFETY: where there is no server, nothing else is in the table of functions, and no other function is put there.
+        unsafe { redis_module::raw::RedisModule_StringPtrLen = Some(Self::bytes_of) };
+        Self(words)
+    }
+
+    /// Calls `read` with the arguments.
+    pub(crate) fn read<R>(&self, read: impl FnOnce(Args<'_>) -> R) -> R {
+        let strings: Vec<_> = self.0.iter().map(|word| std::ptr::from_ref(word).cast_mut().cast()).collect();
+        read(Args(&strings))
+    }
+
+    unsafe extern "C" fn bytes_of(string: *const RedisModuleString, len: *mut usize) -> *const std::ffi::c_char {
+        // SAFETY: every string without a server is one of `Words`, which outlives the arguments.
+        unsafe {
+            let word = &*string.cast::<Box<[u8]>>();
+            *len = word.len();
+            word.as_ptr().cast()
+        }
+    }
+}
+
 /// The bytes of a server string.
 ///
 /// # Safety

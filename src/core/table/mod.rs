@@ -34,8 +34,8 @@ mod edges;
 mod grace_edges;
 #[cfg(test)]
 mod mode_edges;
-#[cfg(test)]
-mod model;
+#[cfg(any(test, fuzzing))]
+pub mod model;
 #[cfg(test)]
 mod scene;
 #[cfg(test)]

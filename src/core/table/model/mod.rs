@@ -7,6 +7,9 @@
 //!
 //! `LOCK_MODEL_RUNS=n` plays n runs of each theme. A run that fails is cut down to the steps that matter, and printed.
 
+// Only tests and fuzz targets come here, and they find faults by panicking.
+#![allow(clippy::indexing_slicing, clippy::unwrap_used)]
+
 mod compare;
 mod disturb;
 mod ops;
@@ -15,13 +18,16 @@ mod play;
 mod rules;
 mod world;
 
-use ops::{roll, Dice, Op, Theme, THEMES};
+use ops::{roll, Dice, Op, THEMES};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use world::World;
 
 /// Runs of each theme, and steps in a run.
+#[cfg(test)]
 const RUNS: u64 = 250;
 const STEPS: usize = 200;
+/// What describes a step to [`play_bytes`].
+const BYTES_A_STEP: usize = 4;
 
 /// The first step that goes wrong, and how.
 fn first_fault(steps: &[Op]) -> Option<(usize, String)> {
@@ -41,7 +47,20 @@ fn first_fault(steps: &[Op]) -> Option<(usize, String)> {
     None
 }
 
+/// Plays steps that bytes describe, and panics at the first that goes wrong: the first byte is the theme, and each four
+/// that follow are rolled to a step, so that a step can be left out or moved by itself.
+pub fn play_bytes(bytes: &[u8]) {
+    let Some((&theme, steps)) = bytes.split_first() else { return };
+    let theme = &THEMES[theme as usize % THEMES.len()];
+    let roll_one = |seed: &[u8]| roll(&mut Dice(seed.iter().fold(0, |seed, &byte| seed << 8 | u64::from(byte))), theme);
+    let steps: Vec<Op> = steps.chunks_exact(BYTES_A_STEP).take(STEPS).map(roll_one).collect();
+    if let Some((last, fault)) = first_fault(&steps) {
+        panic!("{fault}: {:#?}", &steps[..=last]);
+    }
+}
+
 /// Leaves out whatever is not needed for a run to fail.
+#[cfg(test)]
 fn cut_down(mut steps: Vec<Op>) -> Vec<Op> {
     let mut chunk = steps.len();
     while chunk > 0 {
@@ -61,7 +80,8 @@ fn cut_down(mut steps: Vec<Op>) -> Vec<Op> {
     steps
 }
 
-fn play_theme(number: usize, theme: &Theme) {
+#[cfg(test)]
+fn play_theme(number: usize, theme: &ops::Theme) {
     let runs = std::env::var("LOCK_MODEL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
     for run in 0..runs {
         let seed = run * 1_000 + number as u64;
