@@ -13,7 +13,7 @@ export REDIS_LOCK_CLIENTS := $(CARGO_TARGET_DIR)/interop
 # Tests mostly wait for servers, so there may be more of them than cores.
 export RUST_TEST_THREADS ?= 4
 
-.PHONY: help run test soak track-record fuzz build servers clients lint bench bench-check bench-contention clean
+.PHONY: help run test soak track-record fuzz asan valgrind build servers clients lint bench bench-check bench-contention clean
 .NOTPARALLEL:
 
 help: ## List these targets
@@ -36,6 +36,14 @@ track-record: servers ## Seed bugs one by one: each has to be found by the test 
 fuzz: ## Fuzz the payload, command and steps targets, 60 s each (FUZZ_SECONDS=60)
 	@scripts/install.sh build
 	@scripts/fuzz.sh $(ARGS)
+
+asan: servers ## Run tests on a module built with AddressSanitizer, on Redis 7.0 and Valkey 9.1
+	@scripts/install.sh build
+	@scripts/sanitize.sh asan $(ARGS)
+
+valgrind: servers ## Run a few tests under valgrind, on Redis 7.0
+	@scripts/install.sh build
+	@scripts/sanitize.sh valgrind $(ARGS)
 
 build: ## Build the module: target/release/libredis_lock.so
 	@scripts/install.sh build

@@ -7,6 +7,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 /// Alignment of every block the server's allocator returns.
 const SERVER_ALIGN: usize = 16;
 
+/// Whether the system's is used in a server too: a sanitizer sees nothing of what the server's gives out.
+const SYSTEM_ONLY: bool = cfg!(feature = "system-alloc");
+
 /// The allocator of the module.
 #[derive(Debug)]
 pub struct ServerAlloc;
@@ -27,8 +30,8 @@ unsafe impl GlobalAlloc for ServerAlloc {
         // SAFETY: the caller's layout is not of size 0, by the trait's contract.
         unsafe {
             match raw::RedisModule_Alloc {
-                Some(alloc) => alloc(padded(layout)).cast(),
-                None => System.alloc(layout),
+                Some(alloc) if !SYSTEM_ONLY => alloc(padded(layout)).cast(),
+                _ => System.alloc(layout),
             }
         }
     }
@@ -37,8 +40,8 @@ unsafe impl GlobalAlloc for ServerAlloc {
         // SAFETY: the block came from `alloc` or `realloc` above.
         unsafe {
             match raw::RedisModule_Free {
-                Some(free) => free(block.cast()),
-                None => System.dealloc(block, layout),
+                Some(free) if !SYSTEM_ONLY => free(block.cast()),
+                _ => System.dealloc(block, layout),
             }
         }
     }
@@ -47,8 +50,8 @@ unsafe impl GlobalAlloc for ServerAlloc {
         // SAFETY: as for `alloc`.
         unsafe {
             match raw::RedisModule_Calloc {
-                Some(calloc) => calloc(1, padded(layout)).cast(),
-                None => System.alloc_zeroed(layout),
+                Some(calloc) if !SYSTEM_ONLY => calloc(1, padded(layout)).cast(),
+                _ => System.alloc_zeroed(layout),
             }
         }
     }
@@ -59,8 +62,8 @@ unsafe impl GlobalAlloc for ServerAlloc {
         unsafe {
             let new = Layout::from_size_align_unchecked(new_size, layout.align());
             match raw::RedisModule_Realloc {
-                Some(realloc) => realloc(block.cast(), padded(new)).cast(),
-                None => System.realloc(block, layout, new_size),
+                Some(realloc) if !SYSTEM_ONLY => realloc(block.cast(), padded(new)).cast(),
+                _ => System.realloc(block, layout, new_size),
             }
         }
     }

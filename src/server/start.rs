@@ -62,6 +62,8 @@ pub unsafe fn load<H: Hooks>(
         if status != raw::REDISMODULE_OK as c_int {
             return Err("another module of the name lock is loaded".to_owned());
         }
+        #[cfg(feature = "seeded-bugs")]
+        super::canary::sing();
         // SAFETY: the arguments are those of OnLoad.
         unsafe { register_all::<H>(ctx, argv, argc, module) }
     }))
