@@ -138,13 +138,6 @@ impl Judge {
         self.promises.retain(|promise| promise.key != key || promise.token != token);
     }
 
-    /// The client asks again for what it may hold: in the last ms of its lease that gives the hold up.
-    pub fn asks_again(&mut self, key: u8, token: &[u8]) {
-        for promise in self.promises.iter_mut().filter(|promise| promise.key == key && promise.token == token) {
-            promise.until_us = promise.until_us.saturating_sub(MS_US);
-        }
-    }
-
     /// The client counts on sharing it only.
     pub fn shares(&mut self, key: u8, token: &[u8]) {
         for promise in &mut self.promises {

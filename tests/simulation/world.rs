@@ -294,9 +294,6 @@ impl World {
     fn send(&mut self, index: usize, mut request: Request) {
         self.requests += 1;
         request.id = self.requests;
-        if let What::Acquire { .. } = request.what {
-            self.judge.asks_again(request.key, &request.token);
-        }
         match request.what {
             What::Release(_) => self.judge.gave_up(request.key, &request.token),
             What::Acquire { turn: Turn::Downgrade, .. } => self.judge.shares(request.key, &request.token),

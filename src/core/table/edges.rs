@@ -1,6 +1,6 @@
 //! The edges of a lease and of the numbers: what happens at the exact microsecond, and when fences run out.
 
-use super::scene::{at, by, lease, shared, token, Scene, END_US, LEASE_MS, PLACE, START_US};
+use super::scene::{at, block, by, lease, shared, token, Scene, END_US, LEASE_MS, PLACE, START_US};
 use super::{Acquired, Effect, Ended, ExtendOutcome, ReleaseOutcome, Site};
 use crate::core::fence::{Fence, FENCE_END};
 use crate::core::name::Place;
@@ -38,11 +38,11 @@ fn in_its_last_millisecond_a_lease_is_over_for_its_holder_only() {
         assert_eq!(scene.table.next_due(instant(now_us)), None);
         assert_eq!(scene.effects(), [], "nothing changed");
 
-        let before = scene.lock;
+        // What it counts on runs to the very end, and a copy of its request can come late: nobody else has the lock yet.
+        scene.wait(block(by("bob"), 1));
         let again = scene.acquire(lease(by("ann"), 50));
-        assert!(matches!(again, Acquired::Granted { fence: next, ttl_ms: 50, new: true } if next > fence), "{again:?}");
-        assert_eq!(scene.effects()[..2], [Effect::Ended(Ended::LeaseEnded), Effect::Removed]);
-        assert_ne!(scene.lock, before);
+        assert_eq!(again, Acquired::Granted { fence, ttl_ms: 50, new: false });
+        assert_eq!(scene.holders(), ["ann"]);
     }
 }
 

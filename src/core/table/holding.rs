@@ -134,7 +134,6 @@ impl Table {
                 Turn::Upgrade | Turn::Downgrade => Acquired::NotHeld,
             };
         }
-        self.give_up_lapsed(site, request.token, now.instant);
         let settled = self.settle(site, now);
         let lock = settled.and_then(|handle| Some((handle, self.locks.get(handle)?)));
         let Some((handle, lock)) = lock else {
@@ -178,16 +177,6 @@ impl Table {
         let answer = self.wait(held, place, request, now);
         self.counts.refused += u64::from(answer == Acquired::Held);
         answer
-    }
-
-    /// A token that asks again in the last millisecond of its lease, when it counts as lapsed already, gives its hold
-    /// up: whoever is next in line gets it. A grant that is to be fetched is there to its very end.
-    fn give_up_lapsed(&mut self, site: Site<'_>, token: Token<'_>, now: Instant) {
-        let hold = site.lock.and_then(|handle| self.locks.get(handle)?.hold(token.bytes()));
-        let started = hold.filter(|hold| hold.delivery != Delivery::Unfetched);
-        if started.is_some_and(|hold| self.ms_left(hold, now) == 0) {
-            self.end_hold(site, token.bytes(), Ended::LeaseEnded);
-        }
     }
 
     /// An upgrade that was not fetched in time is over: its token has the shared hold it had before.

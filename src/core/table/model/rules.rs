@@ -29,10 +29,6 @@ impl Plain {
         if self.is_legacy(at) {
             return if want.turn == Turn::No { self.wait(at, want, seat) } else { Reply::NotHeld };
         }
-        let lapsed = self.holder(at, token).filter(|holder| holder.delivery != Delivery::Unfetched);
-        if lapsed.is_some_and(|holder| holder.left_ms(now) == 0) {
-            self.end_hold(at, token, Ended::LeaseEnded);
-        }
         self.settle(at);
         if let Some(holder) = self.holder(at, token) {
             return match (holder.mode, want.mode, want.turn) {
