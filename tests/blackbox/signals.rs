@@ -231,7 +231,7 @@ on_every_server! {
         }
     }
 
-    fn tracking_sees_a_grant_a_release_and_a_lease_end(kind: Kind) {
+    fn c33_tracking_sees_a_grant_a_release_and_a_lease_end(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();
         cmd!(client, "SET", "data", "x").ok();
