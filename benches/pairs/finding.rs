@@ -47,14 +47,16 @@ impl Finding {
     pub fn row(&self) -> String {
         let spread = self.spread.map_or(String::new(), |(low, high)| format!("{low:.2} .. {high:.2}"));
         let target = self.target.map_or(String::new(), |target| format!("{target:.2}"));
+        // Beside nothing there is no ratio.
+        let ratio = if self.theirs.abs() < 0.5 { String::new() } else { format!("{:.2}", self.ratio) };
         let verdict = match self.target {
             None => "",
             Some(_) if self.is_met() => "met",
             Some(_) => "MISSED",
         };
         format!(
-            "| {:<62} | {:<16} | {:>10.1} | {:>10.1} | {:>6.2} | {spread:<14} | {target:>6} | {verdict:<6} |",
-            self.what, self.unit, self.ours, self.theirs, self.ratio
+            "| {:<62} | {:<16} | {:>10.1} | {:>10.1} | {ratio:>6} | {spread:<14} | {target:>6} | {verdict:<6} |",
+            self.what, self.unit, self.ours, self.theirs
         )
     }
 }

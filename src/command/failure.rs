@@ -244,7 +244,7 @@ impl Failure {
             Self::FloorAhead => "ERR the floor is more than a day ahead of the clock".to_owned(),
             Self::Deadlock => "DEADLOCK this wait would never end: release a lock of this token first".to_owned(),
             Self::TooManyWaiters => "MAXWAITERS as many wait as lock.max-waiters allows: try again later".to_owned(),
-            Self::Superseded => "ERR superseded: this token waits on a newer connection".to_owned(),
+            Self::Superseded => "ERR superseded: this token asked again on a newer connection".to_owned(),
             Self::SlotGone => "TRYAGAIN the key's slot moves to another node: send the command again".to_owned(),
             Self::Demoted => "UNBLOCKED this server is a replica now: send the command to its primary".to_owned(),
             Self::LostBeforeReply => "TRYAGAIN the lock was granted and ended before this reply".to_owned(),

@@ -13,7 +13,7 @@ pub static MAX_TTL: Setting = Setting::new("max-ttl", 86_400_000, 1, LEASE_MS_MA
 /// Milliseconds from the start of the process, or its promotion, in which it gives no locks out.
 pub static GRACE: Setting = Setting::new("grace", 0, 0, LEASE_MS_MAX as i64);
 
-/// Connections that may be blocked waiting at a time. Each costs the server about 35 KB, most of it reply buffers.
+/// Connections that may be blocked waiting at a time. Each costs the server 35 to 50 KB, most of it reply buffers.
 pub static MAX_WAITERS: Setting = Setting::new("max-waiters", 1_000, 0, 1_000_000);
 
 /// Places kept by polling cost bytes, not buffers: there may be this many times as many.

@@ -7,7 +7,9 @@ use crate::harness::line::{
     count, holds, release, send_acquire, stand_in_line, stand_with, still_waits, take, take_for, until_count, waiters,
     LONG_MS,
 };
-use crate::harness::{args, cmd, eventually, grant, on_every_server, timed, Client, Cluster, Kind, Reply, Server};
+use crate::harness::{
+    args, busily, cmd, eventually, grant, on_every_server, timed, Client, Cluster, Kind, Reply, Server,
+};
 
 const SOON: Duration = Duration::from_secs(10);
 /// What the contract gives a node to notice that a slot left.
@@ -101,8 +103,9 @@ on_every_server! {
         m.cluster.open_slot(m.slot, m.to);
         cmd!(m.target, "ASKING").ok();
         cmd!(m.target, "RESTORE", "{k}", 0, replies[1].bulk()).ok();
+        // Without a pause: were it to run, it would be over for an instant only, until the node looks at it.
         let on_the_way = Instant::now();
-        eventually(SOON, || {
+        busily(SOON, || {
             assert!(asking(&mut m.target, &["LOCK.CHECK", "{k}", "a"]).int() > 0, "it ended before the slot came");
             assert!(asking(&mut m.target, &["LOCK.ACQUIRE", "{k}", "TOKEN", "b"]).is_null(), "it has two holders");
             if on_the_way.elapsed() > Duration::from_millis(2500) { Ok(()) } else { Err("too early") }

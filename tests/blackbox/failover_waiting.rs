@@ -7,9 +7,7 @@ use crate::harness::line::{
     count, holds, release, send_acquire, stand_dying, stand_in_line, stand_with, still_waits, take, until_count,
     waiters,
 };
-use crate::harness::{args, cmd, eventually, grant, info, on_every_server, wait_in_sync, Client, Kind, Server};
-
-const SOON: Duration = Duration::from_secs(10);
+use crate::harness::{args, cmd, grant, info, on_every_server, until_failed_over, wait_in_sync, Client, Kind, Server};
 
 fn pair(kind: Kind) -> (Server, Server) {
     let build = || Server::builder(kind).arg("appendonly", "yes").arg("appendfsync", "always").start();
@@ -40,18 +38,6 @@ fn fail_over_in_vain(client: &mut Client, key: &str) {
         args!["FAILOVER", "TIMEOUT", 60_000],
     ]);
     replies[2].ok();
-}
-
-#[track_caller]
-fn until_failed_over(primary: &Server, replica: &Server) {
-    for (server, role) in [(primary, "slave"), (replica, "master")] {
-        let mut client = server.client();
-        eventually(SOON, || match info(&mut client, "replication").text("role") {
-            seen if seen == role => Ok(()),
-            seen => Err(seen.to_owned()),
-        });
-    }
-    wait_in_sync(replica, primary);
 }
 
 on_every_server! {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::harness::hold::{acquire, ms_left, repeat, take};
 use crate::harness::line::{count, release, send_acquire, still_waits, until_count};
 use crate::harness::{
-    args, cmd, eventually, grant, info, info_int, module, on_every_server, wait_in_sync, Client, Clock, Cluster, Kind,
-    Reply, Server, YEAR_US,
+    args, cmd, eventually, grant, info_int, module, on_every_server, until_failed_over, wait_in_sync, Client, Clock,
+    Cluster, Kind, Reply, Server, YEAR_US,
 };
 use crate::leave::unblocks;
 
@@ -91,14 +91,7 @@ fn gives_out_nothing(server: &Server) {
 #[track_caller]
 fn fail_over(primary: &Server, replica: &Server) {
     cmd!(primary.client(), "FAILOVER", "TIMEOUT", 10_000).ok();
-    for (server, role) in [(primary, "slave"), (replica, "master")] {
-        let mut client = server.client();
-        eventually(SOON, || match info(&mut client, "replication").text("role") {
-            seen if seen == role => Ok(()),
-            seen => Err(seen.to_owned()),
-        });
-    }
-    wait_in_sync(replica, primary);
+    until_failed_over(primary, replica);
 }
 
 on_every_server! {

@@ -18,29 +18,6 @@ const READER: &[&str] = &["SHARED", "BLOCK", "0"];
 const PERMIT: &[&str] = &["LIMIT", "2"];
 
 on_every_server! {
-    // RedLock.net#68, redisson#5115: a watchdog that lives extends the lock of a worker that does not, for ever.
-    fn c34_no_heartbeat_carries_a_hold_past_its_cap(kind: Kind) {
-        let server = Server::start(kind);
-        let mut client = server.client();
-        take(&mut client, "k", "before");
-        let mut hangs = stand_with(&server, "k", "a", &["PX", "1200", "MAXHOLD", "2000", "BLOCK", "0"]);
-        let mut next = stand_in_line(&server, "k", "b");
-        let ((), start) = span(|| release(&mut client, "k", "before"));
-        served(&mut hangs, "a");
-        // Each reply tells that it got less than it asked for, and the end comes all the same.
-        eventually(SOON, || match cmd!(client, "LOCK.EXTEND", "k", "a", "PX", 60_000).int() {
-            0 => Ok(()),
-            left => {
-                assert!(left <= 2_000, "{left} ms");
-                Err(left)
-            }
-        });
-        let lasted = start.0.start().elapsed();
-        assert!(lasted >= Duration::from_millis(1_999), "not before its cap: {lasted:?}");
-        served(&mut next, "b");
-        assert_eq!(cmd!(client, "LOCK.EXTEND", "k", "a").int(), 0);
-    }
-
     // etcd#10811, redisson#3636, #3187: a holder cut off from the server works on after another got the lock.
     fn c37_a_holder_that_was_cut_off_writes_nothing_more(kind: Kind) {
         let server = Server::start(kind);

@@ -38,15 +38,15 @@ pub use grant::{assert_left, grant, wait_until_free, Grant};
 pub use info::{info, info_int, Info};
 pub use kind::{module, target_dir, Kind};
 pub use patience::{busily, eventually, let_pass, poll, timed, within_ms};
-pub use replication::{wait_in_sync, wait_until_heard};
+pub use replication::{until_failed_over, wait_in_sync, wait_until_heard};
 pub use reply::Reply;
 pub use scratch::Scratch;
 pub use server::Server;
 
 pub(crate) use arg::{args, cmd, send};
 
-/// Runs each function once per supported server: `acquire::grants_five_elements::redis_7_0` and so on. Attributes
-/// such as `#[ignore = "..."]` and doc comments go to each of the four tests.
+/// Runs each function once per supported server: `acquire::grants_five_elements::redis_7_0` and so on. Attributes and
+/// doc comments go to each of the four tests.
 macro_rules! on_every_server {
     ($($(#[$attribute:meta])* fn $name:ident($kind:ident: $kind_type:ty) $body:block)+) => {
         $(

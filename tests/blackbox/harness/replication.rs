@@ -25,6 +25,19 @@ impl Server {
     }
 }
 
+/// Waits until two servers have changed places, and agree.
+#[track_caller]
+pub fn until_failed_over(primary: &Server, replica: &Server) {
+    for (server, role) in [(primary, "slave"), (replica, "master")] {
+        let mut client = server.client();
+        eventually(SYNC_WAIT, || match info(&mut client, "replication").text("role") {
+            seen if seen == role => Ok(()),
+            seen => Err(seen.to_owned()),
+        });
+    }
+    wait_in_sync(replica, primary);
+}
+
 /// Waits until the primary hears back from a replica at once: a new one first answers after a second.
 #[track_caller]
 pub fn wait_until_heard(primary: &Server) {
