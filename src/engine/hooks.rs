@@ -1,6 +1,6 @@
 //! What the server tells the module outside commands: values loaded, saved and freed, role changes, events of keys.
 
-use super::{grace, metrics, pump, saved, seats, with};
+use super::{grace, metrics, patrol, pump, saved, seats, undo, with};
 use crate::core::fence::Fence;
 use crate::core::name::Place;
 use crate::core::slab::Handle;
@@ -80,7 +80,7 @@ fn stands(context: &Context, place: Place<'_>, arrived: bool) {
     with(|state| state.table.left_for_good());
     let Content::Lock(handle) = key.content() else { return };
     if arrived && context.is_cluster() && with(|state| state.table.is_serving()) {
-        pump::arrived(context, handle);
+        patrol::arrived(context, handle);
     }
     let has_ttl = key.has_ttl();
     let undo = with(|state| {
@@ -218,7 +218,7 @@ impl Hooks for Engine {
     }
 
     fn saving(context: &Context) {
-        pump::stand_in(context);
+        undo::stand_in(context);
     }
 
     fn flushed(context: &Context, db: Option<i32>) {

@@ -1,7 +1,8 @@
 //! What stands between core and the server: the one table of locks, how a command reaches it, and how its effects are
 //! carried out. No borrow of the table is held while the server is called, since the server can call back.
 //!
-//! * [`pump`]: ends leases and waits on time, hands locks over, undoes evictions and foreign EXPIREs
+//! * [`pump`]: ends leases and waits on time, hands locks over
+//! * [`undo`]: takes evictions and foreign EXPIREs back. [`patrol`]: slots of a cluster that come and go
 //! * [`seats`]: blocked connections and what they are to be told
 //! * [`hooks`]: loading, saving, role changes and keyspace events
 //! * [`label`], [`settings`], [`grace`], [`metrics`]: one small thing each
@@ -10,9 +11,11 @@ mod grace;
 mod hooks;
 pub mod label;
 mod metrics;
+mod patrol;
 mod pump;
 pub mod seats;
 pub mod settings;
+mod undo;
 
 use crate::core::codec::{self, Change};
 use crate::core::fence::Fence;
@@ -97,7 +100,7 @@ pub fn write<R>(
     let place = key.place();
     let mut stands = Stands::at(context, &key)?;
     if let (Stands::Nothing, Some(evicted)) = (&stands, with(|state| state.table.find_evicted(place))) {
-        if pump::put_back(context, &key, evicted) {
+        if undo::put_back(context, &key, evicted) {
             stands = Stands::Lock(evicted);
         }
     }
@@ -106,7 +109,7 @@ pub fn write<R>(
         let site = stands.site(place);
         if let Some(handle) = site.lock {
             state.table.linked(handle, place);
-            pump::hold_back_if_arriving(state, handle, now.instant);
+            patrol::hold_back_if_arriving(state, handle, now.instant);
         }
         ask(&mut state.table, site, now)
     });
@@ -138,7 +141,7 @@ pub fn read<R>(
             site.lock = state.table.find_evicted(place);
         }
         if let Some(handle) = site.lock {
-            pump::hold_back_if_arriving(state, handle, now);
+            patrol::hold_back_if_arriving(state, handle, now);
         }
         ask(&mut state.table, site, now)
     }))
@@ -165,7 +168,7 @@ pub fn follow<R>(
     // On a primary this is a slot import.
     if let Ok(Some(handle)) = lock_in(&key) {
         if with(|state| state.table.is_serving()) {
-            pump::arrived(context, handle);
+            patrol::arrived(context, handle);
         }
     }
     Ok(answer)

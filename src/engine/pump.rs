@@ -3,7 +3,7 @@
 //! server would let a client write: not on a replica, not while loading, not during a pause, not in a slot of another
 //! node; and a hand-over also obeys whatever else the server refuses writes for.
 
-use super::{carry_out, grace, hooks, lock_in, seats, with, State};
+use super::{carry_out, grace, hooks, lock_in, patrol, seats, undo, with};
 use crate::core::name::Place;
 use crate::core::slab::Handle;
 use crate::core::table::{Answer, BoundHold, Site};
@@ -13,21 +13,17 @@ use crate::server::clock;
 use crate::server::context::{Context, Refusal};
 use crate::server::key::{Content, Key};
 use crate::server::timer;
-use crate::server::value::SET_COMMAND;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Things done of each kind in one run, so that a million leases ending at once cost no pause: a run stays well under
 /// a ms, and the commands that came in meanwhile have their turn before the next.
-const A_RUN: usize = 64;
+pub(super) const A_RUN: usize = 64;
 
 /// How soon the pump looks again while it must not write, in us. A pause has no end that a module is told of.
 const PAUSE_POLL_MICROS: u64 = 5_000;
 
 /// How soon a hand-over that the server refused is tried again, in us.
 const RETRY_MICROS: u64 = 50_000;
-
-/// How often each line is looked at to see whether its slot left, in us: waiters are told within two seconds.
-const PATROL_MICROS: u64 = 1_000_000;
 
 /// A database and a key.
 pub(super) type Spot = (i32, Box<[u8]>);
@@ -52,12 +48,12 @@ pub(super) struct Agenda {
     refused_closed: Vec<Closed>,
     retry_at: Option<Instant>,
     /// Lines whose slot is still to be looked at in this round.
-    patrol: Vec<Spot>,
+    pub(super) patrol: Vec<Spot>,
     /// Locks that came in from elsewhere, to be looked at once.
-    newcomers: Vec<Handle>,
+    pub(super) newcomers: Vec<Handle>,
     /// Locks that came in for a slot this node does not own yet: their leases do not run.
-    arriving: BTreeSet<Handle>,
-    patrol_at: Option<Instant>,
+    pub(super) arriving: BTreeSet<Handle>,
+    pub(super) patrol_at: Option<Instant>,
     /// Lines in front of legacy locks, and when each of those ends: the server alone would end it late.
     legacy: BTreeMap<Spot, Instant>,
 }
@@ -90,14 +86,6 @@ pub fn arm_at_once(context: &Context) {
     timer::arm::<hooks::Engine>(context, now, now);
 }
 
-/// Sees to it that slots are looked at from now on: somebody waits in a cluster.
-pub fn patrol_from(context: &Context, now: Instant) {
-    with(|state| {
-        state.agenda.patrol_at.get_or_insert(later(now, PATROL_MICROS));
-    });
-    arm(context, now);
-}
-
 /// If anybody waits in front of this legacy lock, sees to it that the line is looked at when it ends.
 pub fn watch_legacy(context: &Context, place: Place<'_>, now: Instant, ttl_ms: u64) {
     let waited_for = with(|state| {
@@ -110,20 +98,6 @@ pub fn watch_legacy(context: &Context, place: Place<'_>, now: Instant, ttl_ms: u
     });
     if waited_for {
         hooks::watch_keys(context);
-    }
-}
-
-/// A lock came in from elsewhere, in a cluster: its lease begins once this node owns the slot.
-pub fn arrived(context: &Context, handle: Handle) {
-    with(|state| state.agenda.newcomers.push(handle));
-    arm_at_once(context);
-}
-
-/// A command is about to look at a lock. If the lock's slot is still on its way here, every lease starts anew first: it
-/// does not run yet, however long ago the last patrol was.
-pub(super) fn hold_back_if_arriving(state: &mut State, handle: Handle, now: Instant) {
-    if state.agenda.arriving.contains(&handle) {
-        state.table.hold_back(handle, now);
     }
 }
 
@@ -142,15 +116,15 @@ pub fn run(context: &Context) {
         timer::arm::<hooks::Engine>(context, now, later(now, PAUSE_POLL_MICROS));
         return;
     }
-    put_all_back(context);
-    undo_expires(context);
+    undo::put_all_back(context);
+    undo::undo_expires(context);
     take_back(context, now);
     end_bound(context, now);
-    receive_newcomers(context, now);
+    patrol::receive_newcomers(context, now);
     end_leases(context, now);
     serve_stirred(context, now);
     end_waits(context, now, true);
-    patrol(context, now);
+    patrol::patrol(context, now);
     arm(context, now);
 }
 
@@ -202,7 +176,7 @@ fn attend(context: &Context, key: &Key<'_>, place: Place<'_>) -> Option<Refusal>
                 // Its cap is over, and it is not for this node to end it: it is looked at again with the slot.
                 state.table.park(handle);
                 state.agenda.arriving.insert(handle);
-                state.agenda.patrol_at.get_or_insert(later(now.instant, PATROL_MICROS));
+                state.agenda.patrol_at.get_or_insert(later(now.instant, patrol::PATROL_MICROS));
             }
         }),
         Some(Refusal::Other(_)) => with(|state| {
@@ -311,142 +285,16 @@ fn take_back(context: &Context, now: Instant) {
     }
 }
 
-/// In a cluster a slot can come or leave without any event for a module: each line, and each lock that came in for
-/// another's slot, is looked at in turn.
-fn patrol(context: &Context, now: Instant) {
-    let due = with(|state| state.agenda.patrol_at.is_some_and(|at| at <= now));
-    if !due {
-        return;
-    }
-    receive_arriving(context, now);
-    let spots = with(|state| {
-        let agenda = &mut state.agenda;
-        if agenda.patrol.is_empty() {
-            agenda.patrol = state.table.lines().places(None).map(seats::owned).collect();
-        }
-        agenda.patrol.split_off(agenda.patrol.len().saturating_sub(A_RUN))
-    });
-    for spot in spots {
-        with_key(context, &spot, |key| {
-            if context.refusal(key) == Some(Refusal::NotOurs) {
-                with(|state| state.table.end_waits(place(&spot), &Answer::SlotGone));
-                carry_out(context, key, true);
-            }
-        });
-    }
-    with(|state| {
-        let agenda = &mut state.agenda;
-        let idle = state.table.lines().is_empty() && agenda.arriving.is_empty();
-        let pause = if agenda.patrol.is_empty() { PATROL_MICROS } else { 0 };
-        agenda.patrol_at = (!idle).then(|| later(now, pause));
-    });
-}
-
-/// Looks at locks that came in from elsewhere: those of another node's slot wait for it.
-fn receive_newcomers(context: &Context, now: Instant) {
-    for handle in with(|state| std::mem::take(&mut state.agenda.newcomers)) {
-        if slot_is_missing(context, handle) {
-            with(|state| state.agenda.arriving.insert(handle));
-            patrol_from(context, now);
-        }
-    }
-}
-
-fn receive_arriving(context: &Context, now: Instant) {
-    for handle in with(|state| std::mem::take(&mut state.agenda.arriving)) {
-        let missing = slot_is_missing(context, handle);
-        with(|state| {
-            state.table.hold_back(handle, now);
-            if missing {
-                state.agenda.arriving.insert(handle);
-            }
-        });
-    }
-}
-
-fn slot_is_missing(context: &Context, handle: Handle) -> bool {
-    let spot = seats::place_of(handle);
-    spot.and_then(|spot| with_key(context, &spot, |key| context.refusal(key))).flatten() == Some(Refusal::NotOurs)
-}
-
-fn put_all_back(context: &Context) {
-    while let Some(handle) = with(|state| state.table.first_evicted()) {
-        if let Some(spot) = seats::place_of(handle) {
-            with_key(context, &spot, |key| put_back(context, key, handle));
-        }
-        with(|state| state.table.give_up_if_evicted(handle));
-    }
-}
-
-/// Sees to it that what is being saved now has locks as they are: evicted ones stand at their keys, and none has a time
-/// to live, at which the next start would drop it. Nobody is told: the pump still does that. The command that saves may
-/// have evicted them itself, or came in the same turn as an EXPIRE.
-pub fn stand_in(context: &Context) {
-    for handle in with(|state| state.table.all_evicted()) {
-        if let Some(spot) = seats::place_of(handle) {
-            with_key(context, &spot, |key| lock_in(key) == Ok(None) && key.store(handle));
-        }
-    }
-    for spot in with(|state| std::mem::take(&mut state.expires)) {
-        let unsaved = with_key(context, &spot, |key| {
-            let expires = matches!(lock_in(key), Ok(Some(_))) && key.has_ttl();
-            if expires {
-                key.remove_ttl();
-            }
-            expires
-        });
-        if unsaved == Some(true) {
-            with(|state| state.expires_unsaved.push(spot));
-        }
-    }
-}
-
-/// Puts an evicted lock back at its key, if nothing else took the key. Whether it did.
-pub fn put_back(context: &Context, key: &Key<'_>, handle: Handle) -> bool {
-    let stands = match lock_in(key) {
-        Ok(None) => key.store(handle),
-        found => found == Ok(Some(handle)),
-    };
-    if !stands {
-        return false;
-    }
-    with(|state| state.table.put_back(handle));
-    for bytes in super::saved(handle, true) {
-        context.replicate(SET_COMMAND, key, Some(&bytes));
-    }
-    context.signal_modified(key);
-    true
-}
-
-fn undo_expires(context: &Context) {
-    let undo = |key: &Key<'_>, handle| {
-        context.replicate(c"PERSIST", key, None);
-        with(|state| state.table.expire_undone(handle));
-    };
-    for spot in with(|state| std::mem::take(&mut state.expires_unsaved)) {
-        with_key(context, &spot, |key| lock_in(key).ok().flatten().map(|handle| undo(key, handle)));
-    }
-    for spot in with(|state| std::mem::take(&mut state.expires)) {
-        with_key(context, &spot, |key| {
-            let Ok(Some(handle)) = lock_in(key) else { return };
-            if key.has_ttl() {
-                key.remove_ttl();
-                undo(key, handle);
-            }
-        });
-    }
-}
-
-fn with_key<R>(context: &Context, spot: &Spot, body: impl FnOnce(&Key<'_>) -> R) -> Option<R> {
+pub(super) fn with_key<R>(context: &Context, spot: &Spot, body: impl FnOnce(&Key<'_>) -> R) -> Option<R> {
     let name = context.string(&spot.1);
     let key = context.open(&name, spot.0, true)?;
     Some(body(&key))
 }
 
-fn place(spot: &Spot) -> Place<'_> {
+pub(super) fn place(spot: &Spot) -> Place<'_> {
     Place { db: spot.0, key: &spot.1 }
 }
 
-const fn later(now: Instant, micros: u64) -> Instant {
+pub(super) const fn later(now: Instant, micros: u64) -> Instant {
     Instant::from_micros(now.micros() + micros)
 }

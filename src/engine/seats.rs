@@ -1,7 +1,7 @@
 //! Blocked connections and what they are to be told. A grant is final only when its reply is written: until then it can
 //! be taken back, by an order that the pump carries out.
 
-use super::{hooks, pump, with};
+use super::{hooks, patrol, pump, with};
 use crate::core::fence::Fence;
 use crate::core::line::Seat;
 use crate::core::name::Place;
@@ -44,7 +44,7 @@ pub fn sit<C: blocked::Answers>(context: &Context, seat: Seat, waiter: Handle) {
     with(|state| state.seats.taken.insert(seat.0, Sitter::Waits(waiter)));
     blocked::block::<hooks::Engine, C>(context, seat.0);
     if context.is_cluster() {
-        pump::patrol_from(context, clock::instant());
+        patrol::patrol_from(context, clock::instant());
     }
 }
 
