@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use crate::harness::hold::{span, Span};
-use crate::harness::line::{ask, count, gain, held, release, served, stand_in_line, stand_with, take, until_held};
+use crate::harness::line::{
+    ask, count, gain, held, release, served, stand_in_line, stand_with, take, until_count, until_held,
+};
 use crate::harness::{assert_left, cmd, let_pass, on_every_server, wait_in_sync, Client, Kind, Reply, Server};
 
 const LONG: u64 = 600_000;
@@ -103,6 +105,8 @@ on_every_server! {
         assert_eq!(most(&mut client, "k", "b"), 600_000);
         until_held(&mut client, "k", 2);
         assert_eq!(most(&mut client, "k", "c"), 0);
+        // In its last ms a hold is lapsed for its holder, and still stands in the way of an upgrade.
+        until_count(&mut client, "leases_ended", 1);
         // Neither a change of mode nor a further hold is a way around it.
         release(&mut client, "k", "b");
         for options in [&["UPGRADE"][..], &["SHARED", "DOWNGRADE"], &["SHARED", "HOLD", "more"]] {

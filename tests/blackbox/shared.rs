@@ -263,7 +263,8 @@ on_every_server! {
         gain(&mut client, "k", "a", &["SHARED"]);
         gain(&mut client, "k", "b", &["SHARED", "PX", "100"]);
         assert!(ask(&mut client, "k", "w", &[]).is_null());
-        until_held(&mut client, "k", 1);
+        until_count(&mut client, "leases_ended", 1);
+        assert_eq!(held(&mut client, "k"), 1);
         release(&mut client, "k", "a");
         for expected in ["acquired", "acquired", "expired", "released"] {
             let heard: Reply = listener.recv();
