@@ -295,6 +295,7 @@ on_every_server! {
         let mut fence = take(&mut above.client(), "throughout", "t", 10_000).fence;
         for round in 0..3 {
             let (port, running) = (above.port(), &AtomicBool::new(true));
+            let before = info_int(&mut above.client(), "lock", "lock_held");
             let granted = thread::scope(|scope| {
                 let taker = scope.spawn(move || {
                     let mut client = Client::connect(port);
@@ -313,7 +314,7 @@ on_every_server! {
                     granted
                 });
                 eventually(SOON, || match info_int(&mut above.client(), "lock", "lock_held") {
-                    held if held > 20 * (round + 1) => Ok(()),
+                    held if held >= before + 20 => Ok(()),
                     held => Err(held),
                 });
                 cmd!(above.client(), "FAILOVER", "TIMEOUT", 20_000).ok();
