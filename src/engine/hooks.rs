@@ -190,7 +190,7 @@ impl Hooks for Engine {
         let lead = clock::wall_lead_micros();
         let before = with(|state| std::mem::replace(&mut state.wall_lead_micros, lead));
         if lead.abs_diff(before) > WALL_STEP_MICROS {
-            timer::reset::<Self>(context, clock::instant());
+            timer::reset::<Self>(context);
         }
         pump::arm(context, clock::instant());
     }

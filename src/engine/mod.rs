@@ -3,6 +3,7 @@
 //!
 //! * [`pump`]: ends leases and waits on time, hands locks over
 //! * [`undo`]: takes evictions and foreign EXPIREs back. [`patrol`]: slots of a cluster that come and go
+//! * [`legacy`]: when locks of other libraries end that somebody waits for
 //! * [`seats`]: blocked connections and what they are to be told
 //! * [`hooks`]: loading, saving, role changes and keyspace events
 //! * [`label`], [`settings`], [`grace`], [`metrics`]: one small thing each
@@ -10,6 +11,7 @@
 mod grace;
 mod hooks;
 pub mod label;
+mod legacy;
 mod metrics;
 mod patrol;
 mod pump;

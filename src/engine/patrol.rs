@@ -2,12 +2,13 @@
 //! slot of another node, are looked at again and again: who waits is told when the slot left, and a lease runs from
 //! when it came.
 
-use super::pump::{arm, arm_at_once, later, place, with_key, A_RUN};
+use super::pump::{arm, arm_at_once, for_a_share, later, place, with_key, Spot};
 use super::{carry_out, seats, with, State};
 use crate::core::slab::Handle;
 use crate::core::table::Answer;
 use crate::core::time::Instant;
 use crate::server::context::{Context, Refusal};
+use std::ops::Bound;
 
 /// How often each line is looked at to see whether its slot left, in us: waiters are told within two seconds.
 pub(super) const PATROL_MICROS: u64 = 1_000_000;
@@ -34,35 +35,74 @@ pub(super) fn hold_back_if_arriving(state: &mut State, handle: Handle, now: Inst
     }
 }
 
+/// One look at all there is to look at.
+pub(super) struct Round {
+    /// Lines that are left.
+    lines: Vec<Spot>,
+    /// The last lock of another's slot that was looked at.
+    arriving: Option<Handle>,
+}
+
 /// In a cluster a slot can come or leave without any event for a module: each line, and each lock that came in for
 /// another's slot, is looked at in turn.
 pub(super) fn patrol(context: &Context, now: Instant) {
-    let due = with(|state| state.agenda.patrol_at.is_some_and(|at| at <= now));
+    let due = with(|state| {
+        let due = state.agenda.patrol_at.is_some_and(|at| at <= now);
+        if due && state.agenda.round.is_none() {
+            let lines = state.table.lines().places(None).map(seats::owned).collect();
+            state.agenda.round = Some(Round { lines, arriving: None });
+        }
+        due
+    });
     if !due {
         return;
     }
-    receive_arriving(context, now);
-    let spots = with(|state| {
-        let agenda = &mut state.agenda;
-        if agenda.patrol.is_empty() {
-            agenda.patrol = state.table.lines().places(None).map(seats::owned).collect();
-        }
-        agenda.patrol.split_off(agenda.patrol.len().saturating_sub(A_RUN))
+    let mut all_seen = false;
+    for_a_share(|| {
+        let seen = look_at_line(context).or_else(|| look_at_arriving(context, now));
+        all_seen = seen.is_none();
+        seen
     });
-    for spot in spots {
-        with_key(context, &spot, |key| {
-            if context.refusal(key) == Some(Refusal::NotOurs) {
-                with(|state| state.table.end_waits(place(&spot), &Answer::SlotGone));
-                carry_out(context, key, true);
-            }
-        });
-    }
     with(|state| {
         let agenda = &mut state.agenda;
-        let idle = state.table.lines().is_empty() && agenda.arriving.is_empty();
-        let pause = if agenda.patrol.is_empty() { PATROL_MICROS } else { 0 };
+        let mut pause = 0;
+        if all_seen {
+            agenda.round = None;
+            pause = PATROL_MICROS;
+        }
+        let idle = all_seen && state.table.lines().is_empty() && agenda.arriving.is_empty();
         agenda.patrol_at = (!idle).then(|| later(now, pause));
     });
+}
+
+fn look_at_line(context: &Context) -> Option<()> {
+    let spot = with(|state| state.agenda.round.as_mut()?.lines.pop())?;
+    with_key(context, &spot, |key| {
+        if context.refusal(key) == Some(Refusal::NotOurs) {
+            with(|state| state.table.end_waits(place(&spot), &Answer::SlotGone));
+            carry_out(context, key, true);
+        }
+    });
+    Some(())
+}
+
+/// Looks at a lock that came in for another's slot. Once the slot is here, its lease runs from now on.
+fn look_at_arriving(context: &Context, now: Instant) -> Option<()> {
+    let handle = with(|state| {
+        let agenda = &mut state.agenda;
+        let round = agenda.round.as_mut()?;
+        let after = round.arriving.map_or(Bound::Unbounded, Bound::Excluded);
+        round.arriving = agenda.arriving.range((after, Bound::Unbounded)).next().copied();
+        round.arriving
+    })?;
+    let missing = slot_is_missing(context, handle);
+    with(|state| {
+        state.table.hold_back(handle, now);
+        if !missing {
+            state.agenda.arriving.remove(&handle);
+        }
+    });
+    Some(())
 }
 
 /// Looks at locks that came in from elsewhere: those of another node's slot wait for it.
@@ -72,18 +112,6 @@ pub(super) fn receive_newcomers(context: &Context, now: Instant) {
             with(|state| state.agenda.arriving.insert(handle));
             patrol_from(context, now);
         }
-    }
-}
-
-fn receive_arriving(context: &Context, now: Instant) {
-    for handle in with(|state| std::mem::take(&mut state.agenda.arriving)) {
-        let missing = slot_is_missing(context, handle);
-        with(|state| {
-            state.table.hold_back(handle, now);
-            if missing {
-                state.agenda.arriving.insert(handle);
-            }
-        });
     }
 }
 

@@ -3,7 +3,7 @@
 //! server would let a client write: not on a replica, not while loading, not during a pause, not in a slot of another
 //! node; and a hand-over also obeys whatever else the server refuses writes for.
 
-use super::{carry_out, grace, hooks, lock_in, patrol, seats, undo, with};
+use super::{carry_out, grace, hooks, legacy, lock_in, patrol, seats, undo, with};
 use crate::core::name::Place;
 use crate::core::slab::Handle;
 use crate::core::table::{Answer, BoundHold, Site};
@@ -13,11 +13,11 @@ use crate::server::clock;
 use crate::server::context::{Context, Refusal};
 use crate::server::key::{Content, Key};
 use crate::server::timer;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-/// Things done of each kind in one run, so that a million leases ending at once cost no pause: a run stays well under
-/// a ms, and the commands that came in meanwhile have their turn before the next.
-pub(super) const A_RUN: usize = 64;
+/// Time for things of each kind in one run, in us, so that a million leases ending at once cost no pause: a run stays
+/// well under a ms, and the commands that came in meanwhile have their turn before the next.
+const SHARE_MICROS: u64 = 200;
 
 /// How soon the pump looks again while it must not write, in us. A pause has no end that a module is told of.
 const PAUSE_POLL_MICROS: u64 = 5_000;
@@ -39,34 +39,42 @@ pub(super) struct Closed {
     pub(super) spot: Spot,
 }
 
+/// Does one thing after another, until there is nothing left to do or the time is over. At least one is done.
+pub(super) fn for_a_share(mut do_one: impl FnMut() -> Option<()>) {
+    let until = later(clock::instant(), SHARE_MICROS);
+    while do_one().is_some() && clock::instant() < until {}
+}
+
 /// What the pump has to come back to.
 #[derive(Default)]
 pub(super) struct Agenda {
+    /// Places where something happened, still to be looked at in this round.
+    stirred: Vec<Spot>,
     /// Hand-overs that the server refused.
     refused: Vec<Spot>,
     /// Releases that the server refused, of connections that closed.
     refused_closed: Vec<Closed>,
     retry_at: Option<Instant>,
-    /// Lines whose slot is still to be looked at in this round.
-    pub(super) patrol: Vec<Spot>,
+    /// What is still to be looked at, in a cluster.
+    pub(super) round: Option<patrol::Round>,
     /// Locks that came in from elsewhere, to be looked at once.
     pub(super) newcomers: Vec<Handle>,
     /// Locks that came in for a slot this node does not own yet: their leases do not run.
     pub(super) arriving: BTreeSet<Handle>,
     pub(super) patrol_at: Option<Instant>,
-    /// Lines in front of legacy locks, and when each of those ends: the server alone would end it late.
-    legacy: BTreeMap<Spot, Instant>,
+    legacy: legacy::Ends,
 }
 
 /// Sees to it that the pump runs when it has something to do next.
 pub fn arm(context: &Context, now: Instant) {
     let at = with(|state| {
-        if state.table.is_stirred() || !state.take_backs.is_empty() || !state.closed.is_empty() {
+        let agenda = &state.agenda;
+        let stirred = state.table.is_stirred() || !agenda.stirred.is_empty();
+        if stirred || !state.take_backs.is_empty() || !state.closed.is_empty() {
             return Some(now);
         }
-        let agenda = &state.agenda;
-        let legacy_end = agenda.legacy.values().min().copied();
-        [state.table.next_deadline(), agenda.retry_at, agenda.patrol_at, legacy_end].into_iter().flatten().min()
+        let next = [state.table.next_deadline(), agenda.retry_at, agenda.patrol_at, agenda.legacy.first()];
+        next.into_iter().flatten().min()
     });
     if let Some(at) = at {
         timer::arm::<hooks::Engine>(context, now, at);
@@ -92,7 +100,7 @@ pub fn watch_legacy(context: &Context, place: Place<'_>, now: Instant, ttl_ms: u
         let waited_for = state.table.lines().count(place) > 0;
         if waited_for {
             // The server counts a key as expired one ms after its time.
-            state.agenda.legacy.insert(seats::owned(place), now.after_ms(ttl_ms + 1));
+            state.agenda.legacy.set(seats::owned(place), now.after_ms(ttl_ms + 1));
         }
         waited_for
     });
@@ -129,20 +137,22 @@ pub fn run(context: &Context) {
 }
 
 fn end_leases(context: &Context, now: Instant) {
-    for _ in 0..A_RUN {
-        let Some(handle) = with(|state| state.table.next_due(now)) else { break };
-        let Some(spot) = seats::place_of(handle) else { continue };
-        let here = with_key(context, &spot, |key| {
-            let here = key.content() == Content::Lock(handle);
-            if here {
-                attend(context, key, place(&spot));
-            }
-            here
+    for_a_share(|| {
+        let handle = with(|state| state.table.next_due(now))?;
+        let here = seats::place_of(handle).and_then(|spot| {
+            with_key(context, &spot, |key| {
+                let here = key.content() == Content::Lock(handle);
+                if here {
+                    attend(context, key, place(&spot));
+                }
+                here
+            })
         });
         if here != Some(true) {
             with(|state| state.table.missing(handle));
         }
-    }
+        Some(())
+    });
 }
 
 /// Brings the lock at a key up to date, as far as the server allows: ends a hold whose lease is over, gives a free lock
@@ -191,37 +201,35 @@ fn attend(context: &Context, key: &Key<'_>, place: Place<'_>) -> Option<Refusal>
     refusal
 }
 
-/// Looks at every place where something happened, or where a hand-over was refused a while ago.
+/// Looks at places where something happened, or where a hand-over was refused a while ago.
 fn serve_stirred(context: &Context, now: Instant) {
-    let mut spots = with(|state| {
-        let mut spots = state.table.take_stirred();
-        let over = state.agenda.legacy.iter().filter(|&(_, &end)| end <= now).map(|(spot, _)| spot.clone());
-        for spot in over.collect::<Vec<_>>() {
-            state.agenda.legacy.remove(&spot);
-            spots.push(spot);
+    with(|state| {
+        while let Some(spot) = state.agenda.legacy.take_over(now) {
+            state.table.stir_place(place(&spot));
         }
         if state.agenda.retry_at.is_some_and(|at| at <= now) {
             state.agenda.retry_at = None;
-            spots.append(&mut state.agenda.refused);
+            state.agenda.stirred.append(&mut state.agenda.refused);
             state.closed.append(&mut state.agenda.refused_closed);
         }
-        spots
+        if state.agenda.stirred.is_empty() {
+            state.agenda.stirred = state.table.take_stirred();
+        }
     });
-    let later = spots.split_off(spots.len().min(A_RUN));
-    for spot in spots {
+    for_a_share(|| {
+        let spot = with(|state| state.agenda.stirred.pop())?;
         with_key(context, &spot, |key| attend(context, key, place(&spot)));
-    }
-    with(|state| state.table.stir_again(later));
+        Some(())
+    });
 }
 
 /// Ends the waits whose time is over. Where nothing may be written now, a free lock stays free meanwhile.
 fn end_waits(context: &Context, now: Instant, may_write: bool) {
-    for _ in 0..A_RUN {
-        let waiter = with(|state| {
+    for_a_share(|| {
+        let (waiter, spot) = with(|state| {
             let waiter = state.table.lines().next_over(now)?;
             Some((waiter, seats::owned(state.table.lines().get(waiter)?.place())))
-        });
-        let Some((waiter, spot)) = waiter else { break };
+        })?;
         let ended = with_key(context, &spot, |key| {
             let refusal = if may_write { attend(context, key, place(&spot)) } else { None };
             let site = Site { place: place(&spot), lock: lock_in(key).ok().flatten(), legacy: None };
@@ -241,15 +249,16 @@ fn end_waits(context: &Context, now: Instant, may_write: bool) {
         if ended.is_none() {
             with(|state| state.table.leave(waiter));
         }
-    }
+        Some(())
+    });
 }
 
 const PAUSED: &str = "TRYAGAIN the lock is free, but this server is paused";
 
 /// Ends the holds of connections that closed, as far as the server allows: it is a release that nobody sends.
 fn end_bound(context: &Context, now: Instant) {
-    let some = with(|state| state.closed.split_off(state.closed.len().saturating_sub(A_RUN)));
-    for closed in some {
+    for_a_share(|| {
+        let closed = with(|state| state.closed.pop())?;
         let (client, token) = (closed.client, &closed.hold.1);
         let spot = seats::place_of(closed.hold.0).unwrap_or_else(|| closed.spot.clone());
         with_key(context, &spot, |key| {
@@ -268,7 +277,8 @@ fn end_bound(context: &Context, now: Instant) {
             with(|state| state.table.end_bound(site, token, client, clock::now()));
             carry_out(context, key, true);
         });
-    }
+        Some(())
+    });
 }
 
 /// Ends the grants that nobody was told of. Whoever is next is granted the lock as at the end of a lease: as far as the

@@ -5,7 +5,7 @@ use super::args::Args;
 use super::context::Context;
 use super::register::{self, Abilities, Command};
 use super::settings::{self, Setting};
-use super::{api, events, info, log, valkey, value, Hooks};
+use super::{api, events, info, log, timer, valkey, value, Hooks};
 use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
 use std::ffi::{c_int, CStr};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -109,8 +109,9 @@ unsafe fn register_all<H: Hooks>(
             return Err("the server refused the INFO section".to_owned());
         }
         settings::register::<H>(ctx, module.settings)?;
+        timer::start::<H>()?;
         // Last of all that can be refused: after a refused load Redis 7.0 would go on calling what is subscribed.
-        events::subscribe::<H>(ctx)?;
+        events::subscribe::<H>(ctx).inspect_err(|_| timer::stop())?;
         context.detach();
         (module.ready)(&context);
     }
@@ -154,6 +155,8 @@ needed_functions!(
     RedisModule_DigestAddStringBuffer,
     RedisModule_DigestEndSequence,
     RedisModule_EmitAOF,
+    RedisModule_EventLoopAdd,
+    RedisModule_EventLoopDel,
     RedisModule_Free,
     RedisModule_GetBlockedClientPrivateData,
     RedisModule_GetBlockedClientHandle,

@@ -2,13 +2,11 @@
 //! `syntax`, labels are in `label_option`.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use crate::harness::{
-    assert_left, cmd, eventually, grant, info_int, on_every_server, within_ms, Client, Kind, Reply, Server,
+    assert_left, cmd, grant, info_int, on_every_server, wait_until_free, within_ms, Client, Kind, Reply, Server,
 };
 
-const SOON: Duration = Duration::from_secs(5);
 /// `lock.default-ttl` and `lock.max-ttl`, as the server has them if nobody sets them.
 const DEFAULT_TTL_MS: i64 = 30_000;
 const MAX_TTL_MS: i64 = 86_400_000;
@@ -116,10 +114,7 @@ on_every_server! {
         let server = Server::start(kind);
         let mut client = server.client();
         let first = grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 20));
-        eventually(SOON, || match cmd!(client, "LOCK.CHECK", "k", "a").int() {
-            0 => Ok(()),
-            left_ms => Err(left_ms),
-        });
+        wait_until_free(&mut client, "k");
         let second = grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a", "PX", 60_000));
         assert_eq!((second.new, second.ttl), (1, 60_000));
         assert!(second.fence > first.fence, "{first:?} then {second:?}");

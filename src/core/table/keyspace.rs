@@ -50,11 +50,6 @@ impl Table {
         std::mem::take(&mut self.stirred).into_iter().collect()
     }
 
-    /// Puts places back that were taken and not looked at.
-    pub fn stir_again(&mut self, places: Vec<(i32, Box<[u8]>)>) {
-        self.stirred.extend(places);
-    }
-
     /// Something happened to every key of a database (`None`: of all).
     pub fn stir(&mut self, db: Option<i32>) {
         self.stirred.extend(self.lines.places(db).map(|place| (place.db, place.key.into())));
