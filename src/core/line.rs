@@ -48,6 +48,8 @@ pub struct Waiter {
     pub until: Option<Instant>,
     order: u64,
     line: Option<Handle>,
+    /// Whether its token waits elsewhere too.
+    entangled: bool,
 }
 
 impl Waiter {
@@ -71,6 +73,7 @@ impl Waiter {
             until: None,
             order: 0,
             line: None,
+            entangled: false,
         }
     }
 
@@ -185,21 +188,22 @@ impl Lines {
     }
 
     fn note_wait(&mut self, token: Box<[u8]>, handle: Handle) {
-        let mut other = None;
+        let mut newly_entangled = (None, None);
         self.by_token
             .entry(token)
             .and_modify(|waits| match waits {
                 Waits::One(first) => {
-                    other = Some(*first);
+                    newly_entangled = (Some(*first), Some(handle));
                     *waits = Waits::Many(vec![*first, handle]);
                 }
-                Waits::Many(waiters) => waiters.push(handle),
+                Waits::Many(waiters) => {
+                    newly_entangled = (None, Some(handle));
+                    waiters.push(handle);
+                }
             })
             .or_insert(Waits::One(handle));
-        other.into_iter().for_each(|other| self.entangle(other, true));
-        if self.is_entangled(handle) {
-            self.entangle(handle, true);
-        }
+        let (first, second) = newly_entangled;
+        first.into_iter().chain(second).for_each(|waiter| self.entangle(waiter, true));
     }
 
     /// Takes a waiter out of its line.
@@ -217,7 +221,7 @@ impl Lines {
     fn forget_wait(&mut self, waiter: &Waiter, handle: Handle) {
         let Some((token, Waits::Many(mut waits))) = self.by_token.remove_entry(&waiter.token) else { return };
         waits.retain(|&other| other != handle);
-        self.entangle_line(waiter.line, false);
+        self.count_entangled(waiter.line, false);
         let waits = match waits.as_slice() {
             &[last] => {
                 self.entangle(last, false);
@@ -241,7 +245,8 @@ impl Lines {
         if let Some(until) = again.until {
             self.ends.insert((until, handle));
         }
-        *waiter = Waiter { joined: waiter.joined, order: waiter.order, line: waiter.line, ..again };
+        let Waiter { joined, order, line, entangled, .. } = *waiter;
+        *waiter = Waiter { joined, order, line, entangled, ..again };
         seat
     }
 
@@ -298,6 +303,9 @@ impl Lines {
 
     /// Notes which lock stands at a place, if anybody waits there.
     pub fn set_lock(&mut self, place: Place<'_>, lock: Handle) {
+        if self.is_empty() {
+            return;
+        }
         if let Some(line) = self.line_at(place).and_then(|line| self.lines.get_mut(line)) {
             line.lock = Some(lock);
         }
@@ -354,15 +362,17 @@ impl Lines {
     }
 
     fn is_entangled(&self, waiter: Handle) -> bool {
-        self.waiters.get(waiter).is_some_and(|waiter| self.waits_of(&waiter.token).len() > 1)
+        self.waiters.get(waiter).is_some_and(|waiter| waiter.entangled)
     }
 
-    fn entangle(&mut self, waiter: Handle, more: bool) {
-        let line = self.waiters.get(waiter).and_then(|waiter| waiter.line);
-        self.entangle_line(line, more);
+    fn entangle(&mut self, waiter: Handle, entangled: bool) {
+        let Some(waiter) = self.waiters.get_mut(waiter) else { return };
+        waiter.entangled = entangled;
+        let line = waiter.line;
+        self.count_entangled(line, entangled);
     }
 
-    fn entangle_line(&mut self, line: Option<Handle>, more: bool) {
+    fn count_entangled(&mut self, line: Option<Handle>, more: bool) {
         if let Some(line) = line.and_then(|line| self.lines.get_mut(line)) {
             line.entangled = if more { line.entangled + 1 } else { line.entangled - 1 };
         }

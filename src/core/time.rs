@@ -33,6 +33,15 @@ impl Instant {
         Self(self.0.saturating_add(ms.saturating_mul(MICROS_PER_MS)))
     }
 
+    /// The earliest of these.
+    pub fn earliest<const N: usize>(instants: [Option<Self>; N]) -> Option<Self> {
+        let mut earliest = Self(u64::MAX);
+        for instant in instants.into_iter().flatten() {
+            earliest = earliest.min(instant);
+        }
+        (earliest != Self(u64::MAX)).then_some(earliest)
+    }
+
     /// Whole milliseconds from `self` to `later`, rounded down; 0 if `later` is not later.
     pub const fn ms_until(self, later: Self) -> u64 {
         later.0.saturating_sub(self.0) / MICROS_PER_MS

@@ -217,6 +217,9 @@ fn lock_in(key: &Key<'_>) -> Result<Option<Handle>, Denied> {
 
 /// Carries out the effects of one question to core, all of which concern this key.
 fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
+    if !with(|state| state.table.has_effects()) {
+        return;
+    }
     let mut effects = with(|state| state.table.take_effects());
     let unheard = replicate && context.is_unheard();
     let tell = |send: &dyn Fn()| match (replicate, unheard) {

@@ -73,8 +73,8 @@ pub fn arm(context: &Context, now: Instant) {
         if stirred || !state.take_backs.is_empty() || !state.closed.is_empty() {
             return Some(now);
         }
-        let next = [state.table.next_deadline(), agenda.retry_at, agenda.patrol_at, agenda.legacy.first()];
-        next.into_iter().flatten().min()
+        let lease_or_wait = state.table.next_deadline();
+        Instant::earliest([lease_or_wait, agenda.retry_at, agenda.patrol_at, agenda.legacy.first()])
     });
     if let Some(at) = at {
         timer::arm::<hooks::Engine>(context, now, at);

@@ -153,9 +153,8 @@ impl Table {
         if admitted && self.in_grace(now.instant) {
             return self.wait_out_grace(Some(handle), site.place, request, now.instant);
         }
-        let first = self.lines.first(site.place);
-        let next = first == self.lines.find(site.place, request.token.bytes());
-        if admitted && (next || bug("barge-past-the-line")) {
+        let is_next = || self.lines.first(site.place) == self.lines.find(site.place, request.token.bytes());
+        if admitted && (is_next() || bug("barge-past-the-line")) {
             let answer = self.grant(Some(handle), site.place, request, now);
             if matches!(answer, Acquired::Granted { .. }) {
                 // One that is first in line waited for a mode that it cannot have yet.

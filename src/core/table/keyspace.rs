@@ -26,11 +26,13 @@ impl Table {
 
     /// This lock stands at `place` now.
     pub fn linked(&mut self, handle: Handle, place: Place<'_>) {
-        if let Some(lock) = self.locks.get_mut(handle) {
-            lock.set_place(place);
-            self.lines.set_lock(place, handle);
+        let Some(lock) = self.locks.get_mut(handle) else { return };
+        lock.set_place(place);
+        let was_linked = lock.linked();
+        self.lines.set_lock(place, handle);
+        if !was_linked {
+            self.set_linked(handle, true);
         }
-        self.set_linked(handle, true);
     }
 
     /// Something happened at a place: if anybody waits there, it is looked at.

@@ -291,6 +291,11 @@ impl Table {
         self.serving.is_some_and(|serving| hold.end_since(serving.since) <= now)
     }
 
+    /// Whether there are effects to carry out.
+    pub const fn has_effects(&self) -> bool {
+        !self.effects.is_empty()
+    }
+
     /// The effects since this was last called.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)

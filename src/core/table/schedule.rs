@@ -11,7 +11,7 @@ impl Table {
     pub fn next_deadline(&self) -> Option<Instant> {
         self.serving?;
         let lease_end = self.deadlines.first().map(|(at, _)| at);
-        lease_end.into_iter().chain(self.lines.next_end()).chain(self.grace_end()).min()
+        Instant::earliest([lease_end, self.lines.next_end(), self.grace_end()])
     }
 
     /// A lock whose lease is over; the caller opens its key and settles it, or forgets the lock if it is not there.

@@ -104,7 +104,9 @@ impl Table {
                 known
             }
             None => {
-                self.withdraw_silently(place, request.token);
+                if known.is_some() {
+                    self.withdraw_silently(place, request.token);
+                }
                 self.counts.waited += 1;
                 let waiter = self.lines.join(waiter);
                 if let Some(held) = held {
