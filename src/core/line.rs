@@ -138,6 +138,11 @@ impl Lines {
         self.waiters.is_empty()
     }
 
+    /// How many wait anywhere.
+    pub const fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
     /// How many connections are blocked.
     pub const fn blocked(&self) -> usize {
         self.blocked
@@ -145,7 +150,7 @@ impl Lines {
 
     /// How many places are kept for tokens that poll.
     pub const fn polled(&self) -> usize {
-        self.waiters.len() - self.blocked
+        self.len() - self.blocked
     }
 
     /// Every blocked connection.

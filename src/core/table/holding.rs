@@ -158,7 +158,7 @@ impl Table {
             let answer = self.grant(Some(handle), site.place, request, now);
             if matches!(answer, Acquired::Granted { .. }) {
                 // One that is first in line waited for a mode that it cannot have yet.
-                self.withdraw_silently(site.place, request.token);
+                self.supersede(site.place, request.token);
                 self.serve(Some(handle), site.place, now);
             }
             return answer;

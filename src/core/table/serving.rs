@@ -168,6 +168,7 @@ impl Table {
             return handle;
         }
         let Some(fence) = self.fences.issue(now.ticks) else {
+            self.counts.waits_ended_empty += 1;
             self.effects.extend(waiter.seat.map(|seat| Effect::Answer(seat, Answer::NoFence)));
             return handle;
         };
@@ -179,6 +180,7 @@ impl Table {
     /// The lock that the waiter's token holds came to where it waits (RENAME, RESTORE, SWAPDB): it is told of what it has.
     /// A poll asks by itself.
     fn tell_again(&mut self, waiter: &Waiter, handle: Handle, now: Now) {
+        self.counts.waits_ended_empty += 1;
         let (Some(seat), Some(token)) = (waiter.seat, Token::new(&waiter.token)) else { return };
         let exclusive = self.locks.get(handle).is_some_and(Lock::is_exclusive);
         if !exclusive && waiter.mode == Mode::Exclusive {

@@ -51,7 +51,7 @@ impl Table {
         let answer = self.repeat(handle, request, now);
         let waits = self.lines.find(place, request.token.bytes()).and_then(|waiter| self.lines.get(waiter));
         if waits.is_some_and(|waiter| !waiter.upgrade) && matches!(answer, Acquired::Granted { .. }) {
-            self.withdraw_silently(place, request.token);
+            self.supersede(place, request.token);
         }
         answer
     }
@@ -72,7 +72,7 @@ impl Table {
         let Some(fence) = self.fences.issue(now.ticks) else {
             return Acquired::NoFence;
         };
-        self.withdraw_silently(place, request.token);
+        self.supersede(place, request.token);
         self.heard(handle, request.token, now.instant);
         self.make_exclusive(handle, request.token, fence);
         self.adjust(handle, request.token, &request.ask, now.instant);
@@ -135,9 +135,10 @@ impl Table {
         });
     }
 
-    /// The token gets what it waits for in another way: its wait is over without an answer to count.
-    pub(super) fn withdraw_silently(&mut self, place: Place<'_>, token: Token<'_>) {
+    /// The token asks for something else now, or gets what it waits for in another way: that wait is over.
+    pub(super) fn supersede(&mut self, place: Place<'_>, token: Token<'_>) {
         if let Some(waiter) = self.lines.find(place, token.bytes()).and_then(|waiter| self.lines.leave(waiter)) {
+            self.counts.waits_ended_empty += 1;
             self.effects.extend(waiter.seat.map(|seat| Effect::Answer(seat, Answer::Superseded)));
         }
     }

@@ -105,7 +105,7 @@ impl Table {
             }
             None => {
                 if known.is_some() {
-                    self.withdraw_silently(place, request.token);
+                    self.supersede(place, request.token);
                 }
                 self.counts.waited += 1;
                 let waiter = self.lines.join(waiter);
@@ -172,7 +172,9 @@ impl Table {
     /// Every wait is over: this node is no primary any more. Gives back the connections that are still blocked.
     pub fn drop_lines(&mut self) -> Vec<Seat> {
         self.stirred.clear();
-        std::mem::take(&mut self.lines).seats()
+        let lines = std::mem::take(&mut self.lines);
+        self.counts.waits_ended_empty += lines.len() as u64;
+        lines.seats()
     }
 
     /// Whether a grant made to a waiter is its token's still, at the moment its reply is written. From then on the

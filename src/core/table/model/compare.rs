@@ -130,6 +130,9 @@ impl World {
             self.table.lines().next_end().map(Instant::micros),
             lines.filter_map(|w| w.until).min()
         );
+        let counts = self.table.counts();
+        let ended = counts.waits_ended_empty + counts.handed_over + counts.withdrawn;
+        same!("waits that began", counts.waited, ended + self.table.lines().len() as u64);
         same!("highest fence", self.table.fences().highest(), self.plain.highest);
         let locks = (0..PLACES).filter(|&at| !self.plain.holders(at).is_empty()).count();
         if self.graves.is_empty() {
