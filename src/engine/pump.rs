@@ -9,10 +9,9 @@ use crate::core::slab::Handle;
 use crate::core::table::{Answer, BoundHold, Site};
 use crate::core::time::Instant;
 use crate::seeded::bug;
-use crate::server::clock;
 use crate::server::context::{Context, Refusal};
 use crate::server::key::{Content, Key};
-use crate::server::timer;
+use crate::server::{alloc, clock, timer};
 use std::collections::BTreeSet;
 
 /// Time for things of each kind in one run, in us, so that a million leases ending at once cost no pause: a run stays
@@ -133,6 +132,7 @@ pub fn run(context: &Context) {
     serve_stirred(context, now);
     end_waits(context, now, true);
     patrol::patrol(context, now);
+    alloc::tidy();
     arm(context, now);
 }
 
