@@ -11,7 +11,6 @@ const LEASE_MS: u64 = 900;
 const LONG_MS: u64 = 600_000;
 const GUARD_TICKS: i64 = 1_000_000;
 
-/// The server's cron finds out about a step, ten times a second.
 const LATE: Duration = Duration::from_millis(800);
 
 /// Steps of years within leases; each has its own lock, and one lock sees them all.

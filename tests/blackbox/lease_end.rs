@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{args, busily, cmd, eventually, grant, on_every_server, send, Client, Kind, Server};
+use crate::harness::{
+    args, busily, cmd, eventually, grant, on_every_server, send, Client, Clock, Kind, Server, YEAR_US,
+};
 
 const SOON: Duration = Duration::from_secs(10);
 /// How late the median lease may end on a machine busy with other tests. The server's own cron comes every 100 ms.
@@ -24,6 +26,12 @@ fn server_with_events(kind: Kind) -> Server {
 /// How late each of `rounds` leases ended that nobody touched. One that ends early fails the test.
 #[track_caller]
 fn lateness_ms(server: &Server, rounds: u32, lease: Duration) -> Vec<u128> {
+    lateness_ms_with(server, rounds, lease, |_| ())
+}
+
+/// The same where `meanwhile` is done early in each lease.
+#[track_caller]
+fn lateness_ms_with(server: &Server, rounds: u32, lease: Duration, meanwhile: impl Fn(u32)) -> Vec<u128> {
     let (mut client, mut ear) = (server.client(), listener(server));
     let mut late = Vec::new();
     for round in 0..rounds {
@@ -31,6 +39,7 @@ fn lateness_ms(server: &Server, rounds: u32, lease: Duration) -> Vec<u128> {
         let sent = Instant::now();
         grant(&cmd!(client, "LOCK.ACQUIRE", key, "PX", lease.as_millis()));
         let answered = Instant::now();
+        meanwhile(round);
         assert_eq!(ear.recv_push().array()[2].text(), key);
         // The lease began after the command was sent and before it was answered.
         assert!(sent.elapsed() >= lease, "a lease of {lease:?} ended {:?} after it was asked for", sent.elapsed());
@@ -209,6 +218,14 @@ on_every_server! {
             0 => Ok(()),
             keys => Err(keys),
         });
+    }
+
+    /// Right after a step, not only once the server's cron has found out about it.
+    fn a_lease_ends_on_time_though_the_clock_is_set(kind: Kind) {
+        let clock = Clock::new();
+        let server = Server::builder(kind).clock(&clock).arg("notify-keyspace-events", "Ed").arg("hz", 1).start();
+        let set = |round| clock.step(if round % 2 == 0 { -YEAR_US } else { YEAR_US });
+        assert_on_time(&lateness_ms_with(&server, 7, Duration::from_millis(200), set));
     }
 
     // C13. redis#7413, valkey#4384, redis PR#15620: with many volatile keys the server notices an expired one minutes
