@@ -14,9 +14,6 @@ use crate::server::{log, timer, Hooks};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A step of the wall clock below this is the clock being disciplined, in us: timers are late by no more than it.
-const WALL_STEP_MICROS: u64 = 1_000;
-
 /// Locks dropped in one go, so that a FLUSHALL ASYNC of a million costs no pause after all.
 const BURIED_A_RUN: usize = 1024;
 
@@ -187,11 +184,7 @@ impl Hooks for Engine {
         if bury() {
             pump::arm_at_once(context);
         }
-        let lead = clock::wall_lead_micros();
-        let before = with(|state| std::mem::replace(&mut state.wall_lead_micros, lead));
-        if lead.abs_diff(before) > WALL_STEP_MICROS {
-            timer::reset::<Self>(context);
-        }
+        timer::renew::<Self>(context);
         pump::arm(context, clock::instant());
     }
 

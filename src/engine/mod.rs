@@ -62,8 +62,6 @@ struct State {
     expires_unsaved: Vec<pump::Spot>,
     /// Whether keyspace notifications are subscribed.
     watching_keys: bool,
-    /// The wall clock's lead over the monotonic clock when last looked at, in us.
-    wall_lead_micros: u64,
 }
 
 static STATE: MainThread<Option<State>> = MainThread::new(None);
@@ -80,7 +78,6 @@ fn with<R>(body: impl FnOnce(&mut State) -> R) -> R {
             expires: Vec::new(),
             expires_unsaved: Vec::new(),
             watching_keys: false,
-            wall_lead_micros: clock::wall_lead_micros(),
         }))
     })
 }

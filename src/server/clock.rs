@@ -24,11 +24,6 @@ pub fn unix_ms() -> u64 {
     micros(libc::CLOCK_REALTIME) / MICROS_PER_MS
 }
 
-/// The wall clock's lead over the monotonic clock in us: changes when somebody sets the wall clock.
-pub fn wall_lead_micros() -> u64 {
-    micros(libc::CLOCK_REALTIME).wrapping_sub(micros(libc::CLOCK_BOOTTIME))
-}
-
 fn micros(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec to write to. Both clocks exist on every Linux that runs these servers.

@@ -93,8 +93,9 @@ pub fn arm<H: Hooks>(context: &Context, now: Instant, at: Instant) {
     }
 }
 
-/// Makes the server's timer anew: the wall clock was set, and the old one would fire by the old time.
-pub fn reset<H: Hooks>(context: &Context) {
+/// Makes a timer of the server's anew that has not fired yet: if the wall clock was set back just after it was made, it
+/// would not fire before the old time comes.
+pub fn renew<H: Hooks>(context: &Context) {
     if let Armed::Soon(id) = TIMER.with(|timer| timer.armed) {
         // SAFETY: the timer was made by this module and has not fired: firing takes it out of `TIMER` first.
         unsafe { api!(RedisModule_StopTimer)(context.raw(), id, null_mut()) };
