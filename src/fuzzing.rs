@@ -7,6 +7,7 @@
 use crate::command;
 use crate::core::codec::{self, Change};
 use crate::core::hold::Holder;
+use crate::core::lock::Seen;
 use crate::core::name::Place;
 use crate::core::table::model;
 use crate::core::table::{Effect, Origin, Site, Table};
@@ -33,7 +34,8 @@ pub fn payload(bytes: &[u8]) {
     assert_eq!(loaded.is_ok(), holders.is_ok());
     if let (Ok(handle), Ok(mut holders)) = (loaded, holders) {
         let lock = table.get(handle).expect("what was just loaded");
-        let mut kept: Vec<Holder<'_>> = lock.holders().filter_map(|seen| seen.holder(now.instant)).collect();
+        let seen: Vec<Seen<'_>> = lock.holders().collect();
+        let mut kept: Vec<Holder<'_>> = seen.iter().filter_map(|seen| seen.holder(now.instant)).collect();
         for list in [&mut kept, &mut holders] {
             list.sort_by_key(|holder| (holder.fence, holder.token.bytes().to_vec()));
         }

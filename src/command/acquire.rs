@@ -231,7 +231,7 @@ fn apply(context: &Context, args: Args<'_>, request: Request<'_>) -> Result<(), 
         Some(label) => label,
         None => {
             own_label = label::of_client(context, client);
-            Label::cut(own_label.bytes())
+            own_label.label()
         }
     };
     let wait = match request.waiting {

@@ -80,11 +80,11 @@ impl Command for LockInfo {
 
 impl Picture {
     fn of(table: &Table, lock: &Lock, site: Site<'_>, now: Instant) -> Self {
-        let live = || lock.holders().filter(|seen| table.ms_left(seen.hold, now) > 0);
+        let live = || lock.holders().filter(|seen| table.ms_left(&seen.hold, now) > 0);
         let holders = live().take(SHOWN_MAX).map(|seen| Shown {
             label: seen.label.to_vec(),
             fence: seen.hold.fence.get(),
-            ttl_ms: table.ms_left(seen.hold, now),
+            ttl_ms: table.ms_left(&seen.hold, now),
             age_ms: seen.hold.granted.ms_until(now),
             holds: seen.hold.count(),
             ephemeral: seen.hold.is_ephemeral(),
@@ -94,7 +94,7 @@ impl Picture {
         Self {
             mode: if exclusive { EXCLUSIVE } else { SHARED },
             fence: live().map(|seen| seen.hold.fence.get()).max().unwrap_or(0),
-            ttl_ms: live().map(|seen| table.ms_left(seen.hold, now)).max().unwrap_or(0),
+            ttl_ms: live().map(|seen| table.ms_left(&seen.hold, now)).max().unwrap_or(0),
             held: live().count(),
             limit: if exclusive { 1 } else { lock.smallest_limit().unwrap_or(0) },
             holders: holders.collect(),

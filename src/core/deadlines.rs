@@ -2,13 +2,13 @@
 //! which its lock keeps, so a lock costs one entry here and nothing else. The memory comes in blocks and goes in blocks:
 //! it is never moved as a whole, so growing by a million entries costs no pause.
 
-use super::slab::Handle;
+use super::slab::SlotNumber;
 use super::time::Instant;
 
 /// Entries below one entry: with four, what a step compares lies side by side.
 const CHILDREN: usize = 4;
 
-/// Entries in a block of memory: 8 KB.
+/// Entries in a block of memory: 6 KB.
 const BLOCK_ENTRIES: usize = 512;
 
 /// Where an entry stands. Half the size of an option, since a lock keeps one for as long as it is held.
@@ -27,7 +27,13 @@ impl Position {
     }
 }
 
-type Entry = (Instant, Handle);
+/// An instant, and the slot of the lock whose it is: there are as many entries as locks, and nothing between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(Rust, packed(4))]
+struct Entry {
+    at: Instant,
+    slot: SlotNumber,
+}
 
 /// Instants and their locks, the earliest at hand.
 #[derive(Debug, Default)]
@@ -41,13 +47,13 @@ impl Deadlines {
     pub const ENTRY_BYTES: usize = size_of::<Entry>();
 
     /// The earliest instant, and whose it is.
-    pub fn first(&self) -> Option<(Instant, Handle)> {
-        self.entry(0)
+    pub fn first(&self) -> Option<(Instant, SlotNumber)> {
+        self.entry(0).map(|entry| (entry.at, entry.slot))
     }
 
     /// The instant at a position.
     pub fn at(&self, position: Position) -> Option<Instant> {
-        self.entry(position.index()?).map(|(at, _)| at)
+        self.entry(position.index()?).map(|entry| entry.at)
     }
 
     /// Sets the instant of the lock that has this position, takes it in if it has none, takes it out for no instant.
@@ -56,28 +62,28 @@ impl Deadlines {
         &mut self,
         position: Position,
         at: Option<Instant>,
-        handle: Handle,
-        mut moved: impl FnMut(Handle, Position),
+        slot: SlotNumber,
+        mut moved: impl FnMut(SlotNumber, Position),
     ) {
         match (position.index(), at) {
-            (Some(index), Some(at)) => self.settle(index, (at, handle), &mut moved),
+            (Some(index), Some(at)) => self.settle(index, Entry { at, slot }, &mut moved),
             (None, Some(at)) => {
-                self.push((at, handle));
-                self.settle(self.len - 1, (at, handle), &mut moved);
+                self.push(Entry { at, slot });
+                self.settle(self.len - 1, Entry { at, slot }, &mut moved);
             }
             (Some(index), None) => {
                 let last = self.pop();
                 if let Some(last) = last.filter(|_| index < self.len) {
                     self.settle(index, last, &mut moved);
                 }
-                moved(handle, Position::NONE);
+                moved(slot, Position::NONE);
             }
             (None, None) => {}
         }
     }
 
     /// Puts the entry where it belongs, as seen from the free place at `index`.
-    fn settle(&mut self, mut index: usize, entry: Entry, moved: &mut impl FnMut(Handle, Position)) {
+    fn settle(&mut self, mut index: usize, entry: Entry, moved: &mut impl FnMut(SlotNumber, Position)) {
         while let Some((above, other)) = self.above(index).filter(|(_, other)| entry < *other) {
             self.write(index, other, moved);
             index = above;
@@ -104,10 +110,10 @@ impl Deadlines {
         self.blocks.get(index / BLOCK_ENTRIES)?.get(index % BLOCK_ENTRIES).copied()
     }
 
-    fn write(&mut self, index: usize, entry: Entry, moved: &mut impl FnMut(Handle, Position)) {
+    fn write(&mut self, index: usize, entry: Entry, moved: &mut impl FnMut(SlotNumber, Position)) {
         if let Some(place) = self.blocks.get_mut(index / BLOCK_ENTRIES).and_then(|b| b.get_mut(index % BLOCK_ENTRIES)) {
             *place = entry;
-            moved(entry.1, Position(index as u32));
+            moved(entry.slot, Position(index as u32));
         }
     }
 
@@ -145,27 +151,27 @@ mod tests {
             steps in proptest::collection::vec((any::<u16>(), proptest::option::weighted(0.7, 0..500u64)), 0..3_000),
         ) {
             let mut locks = Slab::default();
-            let handles: Vec<Handle> = (0..1_200).map(|_| locks.insert(Position::NONE)).collect();
+            let slots: Vec<SlotNumber> = (0..1_200).map(|_| locks.insert(Position::NONE).slot()).collect();
             let mut deadlines = Deadlines::default();
             let mut model = BTreeSet::new();
             for (which, at) in steps {
-                let handle = handles[which as usize % handles.len()];
+                let slot = slots[which as usize % slots.len()];
                 let at = at.map(Instant::from_micros);
-                let position = *locks.get(handle).unwrap();
+                let position = *locks.at_mut(slot).unwrap();
                 if let Some(before) = deadlines.at(position) {
-                    prop_assert!(model.remove(&(before, handle)));
+                    prop_assert!(model.remove(&(before, slot)));
                 }
-                deadlines.set(position, at, handle, |handle, position| *locks.get_mut(handle).unwrap() = position);
-                model.extend(at.map(|at| (at, handle)));
+                deadlines.set(position, at, slot, |slot, position| *locks.at_mut(slot).unwrap() = position);
+                model.extend(at.map(|at| (at, slot)));
                 prop_assert_eq!(deadlines.first(), model.first().copied());
                 prop_assert_eq!(deadlines.len, model.len());
-                prop_assert_eq!(locks.get(handle).map(|&position| deadlines.at(position)), Some(at));
+                prop_assert_eq!(locks.at_mut(slot).map(|position| deadlines.at(*position)), Some(at));
             }
-            for (at, handle) in model {
-                prop_assert_eq!(deadlines.first(), Some((at, handle)));
-                let position = *locks.get(handle).unwrap();
-                deadlines.set(position, None, handle, |handle, position| *locks.get_mut(handle).unwrap() = position);
-                prop_assert_eq!(locks.get(handle), Some(&Position::NONE));
+            for (at, slot) in model {
+                prop_assert_eq!(deadlines.first(), Some((at, slot)));
+                let position = *locks.at_mut(slot).unwrap();
+                deadlines.set(position, None, slot, |slot, position| *locks.at_mut(slot).unwrap() = position);
+                prop_assert_eq!(locks.at_mut(slot).copied(), Some(Position::NONE));
             }
             prop_assert!(deadlines.blocks.len() <= 1);
         }

@@ -3,6 +3,7 @@
 
 use super::time::Ticks;
 use crate::seeded::bug;
+use std::fmt;
 
 /// Fences stay below 2^53: exact in every client that keeps numbers as doubles. Issuing stops there with an error.
 pub const FENCE_END: u64 = 1 << 53;
@@ -19,9 +20,12 @@ const CLOCK_SHARE: u64 = 8;
 /// resource.
 pub const STRANGER_BOUND_TICKS: u64 = 24 * 3_600 * 100_000;
 
-/// A fencing number: 1 to 2^53 - 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Fence(u64);
+/// A fencing number: 1 to 2^53 - 1. In seven bytes, since each hold has one; the highest comes first, so that they are in
+/// order as the numbers are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence([u8; 7]);
+
+const _: () = assert!(FENCE_END <= 1 << 56, "a fence fits into seven bytes");
 
 impl Fence {
     /// The fence with this number; `None` for 0, which is never issued, and from [`FENCE_END`] on.
@@ -29,12 +33,20 @@ impl Fence {
         if number == 0 || number >= FENCE_END {
             return None;
         }
-        Some(Self(number))
+        let [_, a, b, c, d, e, f, g] = number.to_be_bytes();
+        Some(Self([a, b, c, d, e, f, g]))
     }
 
     /// The number.
     pub const fn get(self) -> u64 {
-        self.0
+        let [a, b, c, d, e, f, g] = self.0;
+        u64::from_be_bytes([0, a, b, c, d, e, f, g])
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fence({})", self.get())
     }
 }
 

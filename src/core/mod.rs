@@ -5,6 +5,7 @@
 //! * [`fence`]: fencing numbers and the one counter that issues them
 //! * [`name`]: tokens, labels and the place (database and key) of a lock
 //! * [`hold`]: one token's hold. [`crowd`]: the holders of a shared lock. [`lock`]: a held lock
+//! * [`small`], [`packed`]: a hold, a token and a label in few bytes, as most locks have them
 //! * [`line`]: who waits for which lock, in order
 //! * [`table`]: all held locks, and what the commands do to them
 //! * [`slot`]: the cluster slot of a key
@@ -20,7 +21,10 @@ pub mod hold;
 pub mod line;
 pub mod lock;
 pub mod name;
+pub mod packed;
 pub mod slab;
 pub mod slot;
+pub mod small;
 pub mod table;
+pub mod texts;
 pub mod time;

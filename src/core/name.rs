@@ -1,5 +1,8 @@
 //! Tokens, labels and places. All of them are bytes: nothing here is ever decoded, compared ignoring case or printed.
 
+use super::packed::Short;
+use std::fmt;
+
 /// Longest token in bytes. Long enough for any identifier people make, short enough to keep inline.
 pub const TOKEN_BYTES_MAX: usize = 128;
 
@@ -23,32 +26,59 @@ impl<'a> Token<'a> {
 }
 
 /// A token is a password: debug output (logs, panics) must not show it.
-impl std::fmt::Debug for Token<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Token<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Token({} bytes)", self.0.len())
     }
 }
 
 /// A holder's description for people: 0 to [`LABEL_BYTES_MAX`] bytes, shown and never compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Label<'a>(&'a [u8]);
+#[derive(Clone, Copy)]
+pub struct Label<'a> {
+    bytes: &'a [u8],
+    short: Option<Short>,
+}
 
 impl<'a> Label<'a> {
     /// The label with these bytes; `None` if there are too many.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
-        (bytes.len() <= LABEL_BYTES_MAX).then_some(Self(bytes))
+        (bytes.len() <= LABEL_BYTES_MAX).then_some(Self { bytes, short: None })
     }
 
     /// As much of these bytes as a label can have: for names the user did not give as a label.
     pub fn cut(bytes: &'a [u8]) -> Self {
-        Self(bytes.get(..LABEL_BYTES_MAX).unwrap_or(bytes))
+        Self { bytes: bytes.get(..LABEL_BYTES_MAX).unwrap_or(bytes), short: None }
+    }
+
+    /// A label that many locks get, and how each keeps it.
+    pub fn known(bytes: &'a [u8], short: Short) -> Self {
+        Self { short: Some(short), ..Self::cut(bytes) }
     }
 
     /// The label's bytes.
     pub const fn bytes(self) -> &'a [u8] {
-        self.0
+        self.bytes
+    }
+
+    /// How it is kept, if that is known.
+    pub const fn short(self) -> Option<Short> {
+        self.short
     }
 }
+
+impl fmt::Debug for Label<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Label").field(&self.bytes).finish()
+    }
+}
+
+impl PartialEq for Label<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Label<'_> {}
 
 /// Longest name of a hold in bytes.
 pub const HOLD_NAME_BYTES_MAX: usize = 64;

@@ -1,8 +1,12 @@
 //! A store that hands out small handles and takes them back. Unlike a growing array it never moves what it holds, so
 //! a million locks cost no pause when it grows, and it gives a chunk back once the last value in it is gone.
 
-/// Slots in a chunk: a chunk of locks is some tens of kilobytes.
-const CHUNK_SLOTS: usize = 256;
+/// Slots in a chunk: of those that a lock takes, as many as 16 KB have room for.
+const CHUNK_SLOTS: usize = 272;
+
+/// Bits of a slot's number that say where in its chunk it is.
+const INDEX_BITS: u32 = 9;
+const _: () = assert!(CHUNK_SLOTS <= 1 << INDEX_BITS);
 
 /// Names one value of a [`Slab`]. Never equal to the handle of an earlier value in the same slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,20 +25,51 @@ impl Handle {
     pub const fn from_bits(bits: u64) -> Self {
         Self { stamp: (bits >> 32) as u32, slot: bits as u32 }
     }
+
+    /// Where the value is. Of all values that there are, no other is there.
+    pub const fn slot(self) -> SlotNumber {
+        SlotNumber(self.slot)
+    }
 }
 
-#[derive(Debug)]
-enum Slot<T> {
-    Free { next: u16 },
-    Used { stamp: u32, value: T },
+/// Names a slot of a [`Slab`], whatever value is in it: half of a [`Handle`], for those who know that it is still there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SlotNumber(u32);
+
+impl SlotNumber {
+    const fn new(chunk: usize, index: usize) -> Self {
+        Self((chunk << INDEX_BITS | index) as u32)
+    }
+
+    /// The number of its chunk, and where in that it is.
+    const fn locate(self) -> (usize, usize) {
+        let number = self.0 as usize;
+        (number >> INDEX_BITS, number % (1 << INDEX_BITS))
+    }
 }
+
+/// What is in a slot.
+#[derive(Debug)]
+enum Content<T> {
+    Free { next: u16 },
+    Used(T),
+}
+
+/// Two slots: a stamp takes half the room that it would take beside one value alone.
+#[derive(Debug)]
+struct Pair<T> {
+    stamps: [u32; PAIR],
+    contents: [Content<T>; PAIR],
+}
+
+const PAIR: usize = 2;
 
 /// Marks the end of a chunk's list of free slots.
 const NO_SLOT: u16 = u16::MAX;
 
 #[derive(Debug)]
 struct Chunk<T> {
-    slots: Box<[Slot<T>]>,
+    pairs: Box<[Pair<T>]>,
     first_free: u16,
     used: u16,
 }
@@ -42,35 +77,57 @@ struct Chunk<T> {
 impl<T> Chunk<T> {
     fn new() -> Self {
         let last = CHUNK_SLOTS - 1;
-        let slots = (0..CHUNK_SLOTS)
-            .map(|slot| Slot::Free { next: if slot == last { NO_SLOT } else { slot as u16 + 1 } })
-            .collect();
-        Self { slots, first_free: 0, used: 0 }
+        let free = |slot| Content::Free { next: if slot == last { NO_SLOT } else { slot as u16 + 1 } };
+        let pairs = (0..CHUNK_SLOTS).step_by(PAIR);
+        let pairs = pairs.map(|slot| Pair { stamps: [0; PAIR], contents: [free(slot), free(slot + 1)] });
+        Self { pairs: pairs.collect(), first_free: 0, used: 0 }
     }
 
     fn insert(&mut self, stamp: u32, value: T) -> Option<usize> {
         let index = self.first_free as usize;
-        let slot = self.slots.get_mut(index)?;
-        if let Slot::Free { next } = *slot {
-            self.first_free = next;
-        }
-        *slot = Slot::Used { stamp, value };
+        let (its_stamp, content) = self.slot_mut(index)?;
+        let Content::Free { next } = *content else { return None };
+        (*its_stamp, *content) = (stamp, Content::Used(value));
+        self.first_free = next;
         self.used += 1;
         Some(index)
     }
 
     fn remove(&mut self, index: usize, wanted: u32) -> Option<T> {
-        let slot = self.slots.get_mut(index)?;
-        if !matches!(slot, Slot::Used { stamp, .. } if *stamp == wanted) {
+        let next = self.first_free;
+        let (stamp, content) = self.slot_mut(index)?;
+        if *stamp != wanted || matches!(content, Content::Free { .. }) {
             return None;
         }
-        let old = std::mem::replace(slot, Slot::Free { next: self.first_free });
+        let old = std::mem::replace(content, Content::Free { next });
         self.first_free = index as u16;
         self.used -= 1;
         match old {
-            Slot::Used { value, .. } => Some(value),
-            Slot::Free { .. } => None,
+            Content::Used(value) => Some(value),
+            Content::Free { .. } => None,
         }
+    }
+
+    /// What is used in a slot, and its stamp.
+    fn get(&self, index: usize) -> Option<(u32, &T)> {
+        let pair = self.pairs.get(index / PAIR)?;
+        match (pair.stamps.get(index % PAIR)?, pair.contents.get(index % PAIR)?) {
+            (&stamp, Content::Used(value)) => Some((stamp, value)),
+            (_, Content::Free { .. }) => None,
+        }
+    }
+
+    /// What is used in a slot, and its stamp.
+    fn get_mut(&mut self, index: usize) -> Option<(u32, &mut T)> {
+        match self.slot_mut(index)? {
+            (&mut stamp, Content::Used(value)) => Some((stamp, value)),
+            (_, Content::Free { .. }) => None,
+        }
+    }
+
+    fn slot_mut(&mut self, index: usize) -> Option<(&mut u32, &mut Content<T>)> {
+        let pair = self.pairs.get_mut(index / PAIR)?;
+        Some((pair.stamps.get_mut(index % PAIR)?, pair.contents.get_mut(index % PAIR)?))
     }
 }
 
@@ -94,7 +151,7 @@ impl<T> Default for Slab<T> {
 
 impl<T> Slab<T> {
     /// Bytes a value occupies.
-    pub const SLOT_BYTES: usize = size_of::<Slot<T>>();
+    pub const SLOT_BYTES: usize = size_of::<Pair<T>>() / PAIR;
 
     /// Number of values.
     pub const fn len(&self) -> usize {
@@ -121,31 +178,40 @@ impl<T> Slab<T> {
         });
         self.len += 1;
         // `open_chunk` names a chunk that exists and has a free slot, so there is an index.
-        let slot = number as usize * CHUNK_SLOTS + index.unwrap_or(0);
-        Handle { stamp: self.stamp, slot: slot as u32 }
+        Handle { stamp: self.stamp, slot: SlotNumber::new(number as usize, index.unwrap_or(0)).0 }
     }
 
     /// The value with this handle.
     pub fn get(&self, handle: Handle) -> Option<&T> {
-        let (number, index) = locate(handle);
-        match self.chunks.get(number)?.as_ref()?.slots.get(index)? {
-            Slot::Used { stamp, value } if *stamp == handle.stamp => Some(value),
-            _ => None,
-        }
+        let (number, index) = handle.slot().locate();
+        let (stamp, value) = self.chunks.get(number)?.as_ref()?.get(index)?;
+        (stamp == handle.stamp).then_some(value)
     }
 
     /// The value with this handle, to change it.
     pub fn get_mut(&mut self, handle: Handle) -> Option<&mut T> {
-        let (number, index) = locate(handle);
-        match self.chunks.get_mut(number)?.as_mut()?.slots.get_mut(index)? {
-            Slot::Used { stamp, value } if *stamp == handle.stamp => Some(value),
-            _ => None,
-        }
+        let (number, index) = handle.slot().locate();
+        let (stamp, value) = self.chunks.get_mut(number)?.as_mut()?.get_mut(index)?;
+        (stamp == handle.stamp).then_some(value)
+    }
+
+    /// The handle of the value in this slot.
+    pub fn handle_at(&self, slot: SlotNumber) -> Option<Handle> {
+        let (number, index) = slot.locate();
+        let (stamp, _) = self.chunks.get(number)?.as_ref()?.get(index)?;
+        Some(Handle { stamp, slot: slot.0 })
+    }
+
+    /// The value in this slot, to change it.
+    pub fn at_mut(&mut self, slot: SlotNumber) -> Option<&mut T> {
+        let (number, index) = slot.locate();
+        let (_, value) = self.chunks.get_mut(number)?.as_mut()?.get_mut(index)?;
+        Some(value)
     }
 
     /// Takes the value out.
     pub fn remove(&mut self, handle: Handle) -> Option<T> {
-        let (number, index) = locate(handle);
+        let (number, index) = handle.slot().locate();
         let entry = self.chunks.get_mut(number)?;
         let chunk = entry.as_mut()?;
         let was_full = chunk.first_free == NO_SLOT;
@@ -164,13 +230,11 @@ impl<T> Slab<T> {
     /// Every value with its handle, in no particular order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Handle, &mut T)> {
         self.chunks.iter_mut().enumerate().flat_map(|(number, chunk)| {
-            let slots = chunk.iter_mut().flat_map(|chunk| chunk.slots.iter_mut());
-            slots.enumerate().filter_map(move |(index, slot)| match slot {
-                Slot::Used { stamp, value } => {
-                    let slot = (number * CHUNK_SLOTS + index) as u32;
-                    Some((Handle { stamp: *stamp, slot }, value))
-                }
-                Slot::Free { .. } => None,
+            let pairs = chunk.iter_mut().flat_map(|chunk| chunk.pairs.iter_mut());
+            let slots = pairs.flat_map(|pair| pair.stamps.iter().zip(&mut pair.contents));
+            slots.enumerate().filter_map(move |(index, (&stamp, content))| match content {
+                Content::Used(value) => Some((Handle { stamp, slot: SlotNumber::new(number, index).0 }, value)),
+                Content::Free { .. } => None,
             })
         })
     }
@@ -206,10 +270,6 @@ impl<T> Slab<T> {
         }
         number
     }
-}
-
-const fn locate(handle: Handle) -> (usize, usize) {
-    (handle.slot as usize / CHUNK_SLOTS, handle.slot as usize % CHUNK_SLOTS)
 }
 
 #[cfg(test)]

@@ -276,12 +276,18 @@ fn set_bytes(lock: Handle, fence: Fence, alone: bool, mut tell: impl FnMut(&[u8]
     let now = clock::instant();
     let found = |index| {
         with(|state| {
-            let holder = state.table.get(lock)?.holders_with(fence).nth(index)?.holder(now)?;
-            Some(encoded(&Change::Set { holder, alone }))
+            let mut found = state.table.get(lock)?.holders_with(fence).skip(index);
+            let seen = found.next()?;
+            let bytes = encoded(&Change::Set { holder: seen.holder(now)?, alone });
+            Some((bytes, found.next().is_some()))
         })
     };
-    for bytes in (0..).map_while(found) {
+    for index in 0.. {
+        let Some((bytes, more)) = found(index) else { return };
         tell(&bytes);
+        if !more {
+            return;
+        }
     }
 }
 
@@ -304,12 +310,12 @@ fn saved(handle: Handle, with_caps: bool) -> Vec<Vec<u8>> {
     let now = clock::instant();
     with(|state| {
         let Some(lock) = state.table.get(handle) else { return Vec::new() };
-        let holders = lock.holders().filter_map(|seen| seen.holder(now));
-        let changes = holders.enumerate().map(|(index, mut holder)| {
+        let changes = lock.holders().enumerate().filter_map(|(index, seen)| {
+            let mut holder = seen.holder(now)?;
             if !with_caps {
                 holder.cap_ms = None;
             }
-            encoded(&Change::Set { holder, alone: index == 0 })
+            Some(encoded(&Change::Set { holder, alone: index == 0 }))
         });
         changes.collect()
     })

@@ -32,7 +32,7 @@ impl World {
             self.tell(index, seat.0, &sitter, &answer, serving);
         }
         let node = &self.nodes[index];
-        let polled = |token: &&Vec<u8>| node.holders(key).any(|seen| seen.token == **token);
+        let polled = |token: &&Vec<u8>| node.holders(key).any(|seen| *seen.token == ***token);
         let left = node.line(key);
         let gone = before.iter().filter(|place| !left.contains(place)).map(|place| &place.0);
         served.extend(gone.filter(polled).cloned());
@@ -108,7 +108,7 @@ impl World {
     /// The token holds the lock, and is about to be told so.
     pub fn promise(&mut self, index: usize, key: u8, token: &[u8], ticket: u64, until_us: u64) {
         let mut holders = self.nodes[index].holders(key);
-        let seen = holders.find(|seen| seen.token == token).expect("who is told holds the lock");
+        let seen = holders.find(|seen| *seen.token == *token).expect("who is told holds the lock");
         // An upgrade that is to be fetched is not known yet.
         let mode = match seen.hold.before_upgrade() {
             Some(before) if seen.hold.delivery == Delivery::Unfetched => Mode::Shared(before.limit),

@@ -144,8 +144,10 @@ impl Node {
                 }
                 Effect::Set { lock, fence, alone, .. } => {
                     let holders: Vec<Vec<u8>> = self.table.get(lock).map_or(Vec::new(), |lock| {
-                        let found = lock.holders_with(fence).filter_map(|seen| seen.holder(now));
-                        found.map(|holder| encoded(&Change::Set { holder, alone })).collect()
+                        let found = lock.holders_with(fence);
+                        found
+                            .filter_map(|seen| Some(encoded(&Change::Set { holder: seen.holder(now)?, alone })))
+                            .collect()
                     });
                     holders.into_iter().for_each(|bytes| self.write(key, Some(bytes), next_id));
                 }
@@ -266,7 +268,8 @@ impl Node {
         let saved = |(&key, &handle): (&u8, &Handle)| {
             let mut bytes = Vec::new();
             let holders = self.table.get(handle).expect("a lock that stands").holders();
-            for (index, holder) in holders.filter_map(|seen| seen.holder(now)).enumerate() {
+            for (index, seen) in holders.enumerate() {
+                let holder = seen.holder(now).expect("a holder that is valid");
                 codec::encode(&Change::Set { holder, alone: index == 0 }, &mut bytes);
             }
             (key, bytes)

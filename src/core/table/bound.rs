@@ -3,6 +3,7 @@
 
 use super::{Ended, Site, Table};
 use crate::core::hold::Hold;
+use crate::core::packed::Packed;
 use crate::core::slab::Handle;
 use crate::core::time::Now;
 use crate::seeded::bug;
@@ -18,13 +19,13 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    fn add(&mut self, client: u64, lock: Handle, token: &[u8]) {
-        self.by_client.entry(client).or_default().insert((lock, token.into()));
+    fn add(&mut self, client: u64, lock: Handle, token: Packed<'_>) {
+        self.by_client.entry(client).or_default().insert((lock, token.given().into()));
     }
 
-    fn remove(&mut self, client: u64, lock: Handle, token: &[u8]) {
+    fn remove(&mut self, client: u64, lock: Handle, token: Packed<'_>) {
         let Some(holds) = self.by_client.get_mut(&client) else { return };
-        holds.remove(&(lock, token.into()));
+        holds.remove(&(lock, token.given().into()));
         if holds.is_empty() {
             self.by_client.remove(&client);
         }
@@ -39,7 +40,7 @@ fn connections(hold: &Hold) -> [Option<u64>; 2] {
 
 impl Table {
     /// Binds a hold to the connection that acquired it last, or unbinds it.
-    pub(super) fn bind(&mut self, lock: Handle, token: &[u8], client: u64, ephemeral: bool) {
+    pub(super) fn bind(&mut self, lock: Handle, token: Packed<'_>, client: u64, ephemeral: bool) {
         self.unbind(lock, token);
         let mut bound = false;
         self.update(lock, |lock| {
@@ -55,7 +56,7 @@ impl Table {
     }
 
     /// Forgets which connection a hold ends with, but not what the hold from before an upgrade ends with.
-    pub(super) fn unbind(&mut self, lock: Handle, token: &[u8]) {
+    pub(super) fn unbind(&mut self, lock: Handle, token: Packed<'_>) {
         let [own, before] = self.connections_of(lock, token);
         if let Some(client) = own.filter(|_| own != before) {
             self.bound.remove(client, lock, token);
@@ -63,7 +64,7 @@ impl Table {
     }
 
     /// Forgets what the hold from before an upgrade ends with: nothing falls back to it any more.
-    pub(super) fn unbind_before(&mut self, lock: Handle, token: &[u8]) {
+    pub(super) fn unbind_before(&mut self, lock: Handle, token: Packed<'_>) {
         let [own, before] = self.connections_of(lock, token);
         if let Some(client) = before.filter(|_| own != before) {
             self.bound.remove(client, lock, token);
@@ -71,18 +72,18 @@ impl Table {
     }
 
     /// Forgets which connections a hold ends with: it is over.
-    pub(super) fn unbind_ended(&mut self, lock: Handle, token: &[u8]) {
+    pub(super) fn unbind_ended(&mut self, lock: Handle, token: Packed<'_>) {
         for client in self.connections_of(lock, token).into_iter().flatten() {
             self.bound.remove(client, lock, token);
         }
     }
 
-    fn connections_of(&self, lock: Handle, token: &[u8]) -> [Option<u64>; 2] {
+    fn connections_of(&self, lock: Handle, token: Packed<'_>) -> [Option<u64>; 2] {
         if !self.has_bound() {
             return [None; 2];
         }
         let hold = self.locks.get(lock).and_then(|lock| lock.hold(token));
-        hold.map_or([None; 2], connections)
+        hold.map_or([None; 2], |hold| connections(&hold))
     }
 
     /// Forgets which connections the holds of a lock end with.
@@ -92,8 +93,8 @@ impl Table {
         }
         let Some(lock) = self.locks.get(handle) else { return };
         for seen in lock.holders() {
-            for client in connections(seen.hold).into_iter().flatten() {
-                self.bound.remove(client, handle, seen.token);
+            for client in connections(&seen.hold).into_iter().flatten() {
+                self.bound.remove(client, handle, Packed::of(&seen.token));
             }
         }
     }
@@ -102,8 +103,8 @@ impl Table {
     pub(super) fn bind_copy(&mut self, copy: Handle) {
         let Some(lock) = self.locks.get(copy) else { return };
         for seen in lock.holders() {
-            for client in connections(seen.hold).into_iter().flatten() {
-                self.bound.add(client, copy, seen.token);
+            for client in connections(&seen.hold).into_iter().flatten() {
+                self.bound.add(client, copy, Packed::of(&seen.token));
             }
         }
     }
@@ -125,23 +126,24 @@ impl Table {
 
     /// Whether a hold, or the one from before an upgrade, still ends with this connection, which closed.
     pub fn is_bound(&self, lock: Handle, token: &[u8], client: u64) -> bool {
-        let hold = self.locks.get(lock).and_then(|lock| lock.hold(token));
-        hold.is_some_and(|hold| bug("ephemeral-ends-though-rebound") || connections(hold).contains(&Some(client)))
+        let hold = self.locks.get(lock).and_then(|lock| lock.hold(Packed::of(token)));
+        hold.is_some_and(|hold| bug("ephemeral-ends-though-rebound") || connections(&hold).contains(&Some(client)))
     }
 
     /// Ends a hold whose connection closed, if it still is bound to that connection. An upgrade nobody heard of only
     /// falls back, unless what it falls back to ends with that connection.
     pub fn end_bound(&mut self, site: Site<'_>, token: &[u8], client: u64, now: Now) {
+        let token = Packed::of(token);
         let hold = site.lock.and_then(|lock| Some((lock, self.locks.get(lock)?.hold(token)?)));
-        let Some((lock, [own, before])) = hold.map(|(lock, hold)| (lock, connections(hold))) else { return };
+        let Some((lock, [own, before])) = hold.map(|(lock, hold)| (lock, connections(&hold))) else { return };
         if before == Some(client) {
             self.update(lock, |lock| lock.update(token, Hold::forget_before));
         }
         if own != Some(client) && !bug("ephemeral-ends-though-rebound") {
             return;
         }
-        let falls_back = self.locks.get(lock).and_then(|lock| lock.hold(token)?.before_upgrade()).is_some();
-        if falls_back {
+        let hold = self.locks.get(lock).and_then(|lock| lock.hold(token));
+        if hold.is_some_and(|hold| hold.before_upgrade().is_some()) {
             self.fall_back(lock, token);
         } else {
             self.end_hold(site, token, Ended::Released);

@@ -9,11 +9,12 @@ use crate::core::fence::{Fence, FENCE_END};
 use crate::core::hold::Mode;
 use crate::core::line::Seat;
 use crate::core::name::Place;
+use crate::core::packed::Packed;
 
 const OTHER: Place<'static> = Place { db: 0, key: b"other" };
 
 fn mode(scene: &Scene, who: &str) -> Option<Mode> {
-    Some(scene.table.get(scene.lock?)?.holder(who.as_bytes())?.mode)
+    Some(scene.table.get(scene.lock?)?.holder(Packed::of(who.as_bytes()))?.mode)
 }
 
 /// What a seat was told, and the fence of a grant.

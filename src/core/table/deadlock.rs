@@ -7,8 +7,10 @@ use crate::core::hold::Mode;
 use crate::core::line::Waiter;
 use crate::core::lock::Lock;
 use crate::core::name::Place;
+use crate::core::packed::Packed;
 use crate::core::slab::Handle;
 use crate::seeded::bug;
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 /// How many links between tokens are looked at before a deadlock is ruled out: bounds the time one command can take.
@@ -37,10 +39,10 @@ struct Wait<'a> {
 struct Web<'a> {
     waits: Vec<Wait<'a>>,
     /// Which waits each token stands in the way of.
-    links: HashMap<&'a [u8], Vec<(usize, Link)>>,
+    links: HashMap<Cow<'a, [u8]>, Vec<(usize, Link)>>,
     links_count: usize,
     /// Tokens whose own waits are still to be looked at.
-    open: Vec<&'a [u8]>,
+    open: Vec<Cow<'a, [u8]>>,
 }
 
 /// The wait that is to begin, where it will stand: instead of whatever its token waits for there now.
@@ -69,17 +71,18 @@ impl Table {
             return false;
         }
         let mut web = Web::default();
-        let mut seen: HashSet<&[u8]> = HashSet::new();
+        let mut seen: HashSet<Cow<'_, [u8]>> = HashSet::new();
         let new = New { waiter, order };
         self.weave(&mut web, held, waiter, order, new);
         while let Some(token) = web.open.pop() {
-            if !seen.insert(token) {
+            if seen.contains(&token) {
                 continue;
             }
-            for &wait in self.lines.waits_of(token) {
+            for &wait in self.lines.waits_of(&token) {
                 let Some(theirs) = self.lines.get(wait).filter(|theirs| !new.replaces(theirs)) else { continue };
                 self.weave(&mut web, self.standing_at(theirs.place()), theirs, theirs.order(), new);
             }
+            seen.insert(token);
             if web.links_count > LINKS_MAX {
                 return false;
             }
@@ -98,9 +101,9 @@ impl Table {
         if lock.len() <= self.lines.tokens_count() {
             return lock
                 .holders()
-                .all(|seen| *seen.token == *waiter.token || self.lines.waits_of(seen.token).is_empty());
+                .all(|seen| *seen.token == *waiter.token || self.lines.waits_of(&seen.token).is_empty());
         }
-        self.lines.tokens().all(|token| *token == *waiter.token || lock.hold(token).is_none())
+        self.lines.tokens().all(|token| *token == *waiter.token || !lock.is_held_by(Packed::of(token)))
     }
 
     /// The lock that stands at a place where somebody waits, or was evicted from there.
@@ -124,8 +127,8 @@ impl Table {
         web.waits.push(Wait { token: &waiter.token, wants, staying: Occupancy::Free });
         let others = |token: &&[u8]| **token != *waiter.token;
         let holders = lock.and_then(|lock| self.locks.get(lock)).into_iter().flat_map(Lock::holders);
-        for seen in holders.filter(|seen| others(&seen.token)) {
-            web.link(index, seen.token, Link::Holds(seen.mode));
+        for seen in holders.filter(|seen| others(&&*seen.token)) {
+            web.link(index, seen.token.into(), Link::Holds(seen.mode));
         }
         // A token that waits for an upgrade holds the lock as well as waits for it.
         let upgrader = self.lines.first(place).and_then(|first| self.lines.get(first)).filter(|first| first.upgrade);
@@ -133,7 +136,7 @@ impl Table {
         let own = self.lines.find(place, &new.waiter.token).and_then(|own| self.lines.get(own));
         let known = upgrader.into_iter().chain(own).chain(entangled).filter(ahead);
         for token in known.chain(new_ahead).map(|ahead| &*ahead.token).filter(others) {
-            web.link(index, token, Link::Ahead);
+            web.link(index, token.into(), Link::Ahead);
         }
     }
 }
@@ -146,8 +149,8 @@ fn most_of(first: Mode, others: impl Iterator<Item = Mode>) -> Mode {
 }
 
 impl<'a> Web<'a> {
-    fn link(&mut self, wait: usize, token: &'a [u8], link: Link) {
-        self.links.entry(token).or_default().push((wait, link));
+    fn link(&mut self, wait: usize, token: Cow<'a, [u8]>, link: Link) {
+        self.links.entry(token.clone()).or_default().push((wait, link));
         self.links_count += 1;
         self.open.push(token);
     }

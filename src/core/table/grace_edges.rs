@@ -6,6 +6,7 @@ use super::scene::{
 };
 use super::{Acquire, Acquired, Answer, Effect, Ended, ExtendOutcome, Legacy, ReleaseOutcome, Site, Table};
 use crate::core::line::Seat;
+use crate::core::packed::Packed;
 use crate::core::time::Instant;
 
 const GRACE_MS: u64 = 100;
@@ -138,7 +139,7 @@ fn an_upgrade_whose_hold_is_gone_ends_in_the_grace_too() {
 #[test]
 fn what_gives_nothing_out_works() {
     let mut scene = graced_with(by("ann"));
-    let fence = scene.table.get(scene.lock.unwrap()).unwrap().hold(b"ann").unwrap().fence;
+    let fence = scene.table.get(scene.lock.unwrap()).unwrap().hold(Packed::of(b"ann")).unwrap().fence;
     assert_eq!(scene.extend("ann", Some(30 * GRACE_MS)), ExtendOutcome::Extended(30 * GRACE_MS));
     let floor = crate::core::fence::Fence::new(fence.get() + 5).unwrap();
     assert!(matches!(scene.raise_fence("ann", floor), ExtendOutcome::Extended(_)));

@@ -3,6 +3,7 @@
 
 use super::{Site, Table};
 use crate::core::name::Token;
+use crate::core::packed::Packed;
 use crate::core::time::Now;
 use crate::seeded::bug;
 
@@ -15,6 +16,7 @@ impl Table {
             self.counts.guard_refused += u64::from(!holds);
             return holds;
         }
+        let token = Packed::from(token);
         self.lapse_upgrade(site, token, now);
         let Some((handle, _)) = self.held_by(site, token, now.instant) else {
             self.settle(site, now);
@@ -133,7 +135,7 @@ mod tests {
         let fence = stage
             .lock
             .and_then(|lock| stage.table.get(lock))
-            .and_then(|lock| lock.hold(b"b"))
+            .and_then(|lock| lock.hold(Packed::of(b"b")))
             .map(|hold| hold.fence)
             .unwrap();
         assert!(stage.guard(b"b", 6));

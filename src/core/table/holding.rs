@@ -6,9 +6,11 @@ use crate::core::fence::Fence;
 use crate::core::hold::{Delivery, Hold, Holder, Mode};
 use crate::core::lock::Lock;
 use crate::core::name::{HoldName, Label, Place, Token};
+use crate::core::packed::Packed;
 use crate::core::slab::Handle;
 use crate::core::time::{Instant, Lease, Now};
 use crate::seeded::bug;
+use std::borrow::Cow;
 
 /// What a hold is to be like.
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +145,7 @@ impl Table {
                 Turn::Upgrade | Turn::Downgrade => Acquired::NotHeld,
             };
         };
-        if lock.hold(request.token.bytes()).is_some() {
+        if lock.is_held_by(request.token.into()) {
             return self.acquire_again(handle, lock.is_exclusive(), site.place, request, now);
         }
         if request.ask.turn != Turn::No {
@@ -179,10 +181,10 @@ impl Table {
     }
 
     /// An upgrade that was not fetched in time is over: its token has the shared hold it had before.
-    pub(super) fn lapse_upgrade(&mut self, site: Site<'_>, token: Token<'_>, now: Now) {
-        let hold = site.lock.and_then(|handle| self.locks.get(handle)?.hold(token.bytes()));
+    pub(super) fn lapse_upgrade(&mut self, site: Site<'_>, token: Packed<'_>, now: Now) {
+        let hold = site.lock.and_then(|handle| self.locks.get(handle)?.hold(token));
         let upgrade = hold.filter(|hold| hold.delivery == Delivery::Unfetched && hold.before_upgrade().is_some());
-        if upgrade.is_some_and(|hold| self.is_over(hold, now.instant)) {
+        if upgrade.is_some_and(|hold| self.is_over(&hold, now.instant)) {
             self.settle(site, now);
         }
     }
@@ -194,9 +196,10 @@ impl Table {
         let Acquire { token, label, client, ask, .. } = *request;
         let holder = ask.holder(token, fence, label);
         let hold = Hold::new(&holder, client, now.instant);
+        let ttl_ms = self.ms_left(&hold, now.instant);
         let handle = match lock {
             None => {
-                let handle = self.insert(Lock::held_by_one(place, token.bytes(), label.bytes(), ask.mode, hold));
+                let handle = self.insert(Lock::held_by_one(place, token.into(), label.into(), ask.mode, hold));
                 self.effects.push(Effect::Created(handle));
                 handle
             }
@@ -206,17 +209,17 @@ impl Table {
             }
         };
         if ask.ephemeral {
-            self.bind(handle, token.bytes(), client, true);
+            self.bind(handle, token.into(), client, true);
         }
         self.push_set(handle, fence, true);
         self.effects.push(Effect::Acquired);
         self.counts.granted += 1;
-        Acquired::Granted { fence, ttl_ms: self.left_of(handle, token, now.instant), new: true }
+        Acquired::Granted { fence, ttl_ms, new: true }
     }
 
     pub(super) fn repeat(&mut self, handle: Handle, request: &Acquire<'_>, now: Now) -> Acquired {
-        let token = request.token;
-        let Some(hold) = self.locks.get(handle).and_then(|lock| lock.hold(token.bytes())) else {
+        let token = Packed::from(request.token);
+        let Some(hold) = self.locks.get(handle).and_then(|lock| lock.hold(token)) else {
             return Acquired::Held;
         };
         let (mut fence, untold) = (hold.fence, hold.delivery != Delivery::Told);
@@ -228,11 +231,11 @@ impl Table {
                 Some(issued) => fence = issued,
                 None => return Acquired::NoFence,
             }
-            self.update(handle, |lock| lock.update(token.bytes(), |hold| hold.fence = fence));
+            self.update(handle, |lock| lock.update(token, |hold| hold.fence = fence));
         }
         let adjusted = self.adjust(handle, token, &request.ask, now.instant);
-        self.told(handle, token.bytes());
-        self.bind(handle, token.bytes(), request.client, request.ask.ephemeral);
+        self.told(handle, token);
+        self.bind(handle, token, request.client, request.ask.ephemeral);
         if predates || adjusted.added || adjusted.changed {
             self.push_set(handle, fence, predates || adjusted.added);
         }
@@ -254,6 +257,7 @@ impl Table {
         if let Some(legacy) = site.legacy {
             return self.extend_legacy(legacy, token, lease);
         }
+        let token = Packed::from(token);
         self.lapse_upgrade(site, token, now);
         let Some((handle, hold)) = self.held_by(site, token, now.instant) else {
             floor.filter(|_| bug("floor-of-a-stranger")).into_iter().for_each(|floor| self.fences.raise(floor));
@@ -266,9 +270,9 @@ impl Table {
         let (own, before) = (hold.lease, hold.fence);
         let fence = floor.map_or(before, |floor| floor.max(before));
         self.fences.raise(fence);
-        self.update(handle, |lock| lock.update(token.bytes(), |hold| hold.fence = fence));
+        self.update(handle, |lock| lock.update(token, |hold| hold.fence = fence));
         let raised = self.raise_lease(handle, token, lease.unwrap_or(own), now.instant);
-        self.told(handle, token.bytes());
+        self.told(handle, token);
         if raised || fence != before {
             self.push_set(handle, fence, fence != before);
         }
@@ -287,18 +291,19 @@ impl Table {
         if let Some(legacy) = site.legacy {
             return self.release_legacy(site, legacy, token, name, now);
         }
+        let token = Packed::from(token);
         let Some(handle) = self.settle(site, now) else {
             self.counts.late_free += u64::from(!withdrawn);
             return ReleaseOutcome::Free;
         };
-        if self.locks.get(handle).and_then(|lock| lock.hold(token.bytes())).is_none() {
+        if !self.locks.get(handle).is_some_and(|lock| lock.is_held_by(token)) {
             self.counts.late_taken += u64::from(!withdrawn);
             return ReleaseOutcome::Taken;
         }
         if let Some(name) = name {
             let (mut taken, mut left, mut fence) = (false, 0, None);
             self.update(handle, |lock| {
-                lock.update(token.bytes(), |hold| {
+                lock.update(token, |hold| {
                     taken = hold.take(name);
                     left = hold.count();
                     fence = Some(hold.fence);
@@ -313,7 +318,7 @@ impl Table {
                 return ReleaseOutcome::Released;
             }
         }
-        self.end_hold(Site { lock: Some(handle), ..site }, token.bytes(), Ended::Released);
+        self.end_hold(Site { lock: Some(handle), ..site }, token, Ended::Released);
         if !bug("no-hand-over-at-release") {
             self.serve(Some(handle), site.place, now);
         }
@@ -325,10 +330,11 @@ impl Table {
         if let Some(legacy) = site.legacy {
             return if legacy.value == token.bytes() { legacy.ttl_ms } else { 0 };
         }
+        let token = Packed::from(token);
         let Some((handle, hold)) = self.held_by(site, token, now) else { return 0 };
-        let (left_ms, untold) = (self.ms_left(hold, now), hold.delivery == Delivery::Untold);
+        let (left_ms, untold) = (self.ms_left(&hold, now), hold.delivery == Delivery::Untold);
         if untold {
-            self.told(handle, token.bytes());
+            self.told(handle, token);
         }
         left_ms
     }
@@ -336,7 +342,7 @@ impl Table {
     /// The lock if it is held at this instant, for those who only look.
     pub fn look(&self, site: Site<'_>, now: Instant) -> Option<&Lock> {
         let lock = site.lock.and_then(|handle| self.locks.get(handle))?;
-        lock.holders().any(|seen| self.ms_left(seen.hold, now) > 0).then_some(lock)
+        lock.holders().any(|seen| self.ms_left(&seen.hold, now) > 0).then_some(lock)
     }
 
     /// This node does not own the lock's slot yet, or does so only now: every lease starts anew. Whether one is over
@@ -348,25 +354,25 @@ impl Table {
         self.locks.get(handle).is_some_and(|lock| lock.first_end() <= now)
     }
 
-    pub(super) fn left_of(&self, handle: Handle, token: Token<'_>, now: Instant) -> u64 {
-        let hold = self.locks.get(handle).and_then(|lock| lock.hold(token.bytes()));
-        hold.map_or(0, |hold| self.ms_left(hold, now))
+    pub(super) fn left_of(&self, handle: Handle, token: Packed<'_>, now: Instant) -> u64 {
+        let hold = self.locks.get(handle).and_then(|lock| lock.hold(token));
+        hold.map_or(0, |hold| self.ms_left(&hold, now))
     }
 
-    pub(super) fn held_by(&self, site: Site<'_>, token: Token<'_>, now: Instant) -> Option<(Handle, &Hold)> {
+    pub(super) fn held_by(&self, site: Site<'_>, token: Packed<'_>, now: Instant) -> Option<(Handle, Cow<'_, Hold>)> {
         let handle = site.lock?;
-        let hold = self.locks.get(handle)?.hold(token.bytes())?;
-        (self.ms_left(hold, now) > 0 || bug("extend-revives")).then_some((handle, hold))
+        let hold = self.locks.get(handle)?.hold(token)?;
+        (self.ms_left(&hold, now) > 0 || bug("extend-revives")).then_some((handle, hold))
     }
 
     /// Moves the end of the lease out, as far as the cap allows, and starts the lease of a grant that is fetched only
     /// now, at the length its poll asked for at least. Whether the saved form of the holder changed.
-    pub(super) fn raise_lease(&mut self, handle: Handle, token: Token<'_>, lease: Lease, now: Instant) -> bool {
+    pub(super) fn raise_lease(&mut self, handle: Handle, token: Packed<'_>, lease: Lease, now: Instant) -> bool {
         let since = self.serving.map(|serving| serving.since);
         let end_of = |hold: &Hold| since.map_or(hold.end, |since| hold.end_since(since));
         let mut changed = false;
         self.update(handle, |lock| {
-            lock.update(token.bytes(), |hold| {
+            lock.update(token, |hold| {
                 let (mut lease, mut end) = (lease, end_of(hold));
                 if hold.delivery == Delivery::Unfetched {
                     lease = lease.max(hold.lease);

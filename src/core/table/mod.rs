@@ -345,7 +345,7 @@ impl Table {
                 let mut hold = Hold::new(&holder, 0, now.instant);
                 let mut same_fence = false;
                 self.update(handle, |lock| {
-                    if let Some(old) = lock.hold(holder.token.bytes()) {
+                    if let Some(old) = lock.hold(holder.token.into()) {
                         hold.granted = old.granted;
                         same_fence = old.fence == holder.fence;
                     }
@@ -359,7 +359,7 @@ impl Table {
             Change::Removed(token) => {
                 if let Some(handle) = known {
                     self.update(handle, |lock| {
-                        lock.vacate(token.bytes());
+                        lock.vacate(token.into());
                     });
                     self.effects.push(Effect::Unset(token.bytes().into()));
                 }
@@ -379,10 +379,12 @@ impl Table {
         self.locks.get(handle).map_or(0, |lock| LOCK_BYTES + lock.heap_bytes())
     }
 
+    /// Takes in a lock that stands in the keyspace.
     fn insert(&mut self, lock: Lock) -> Handle {
+        let end = lock.first_end();
         let handle = self.locks.insert(lock);
         self.held += 1;
-        self.schedule(handle);
+        self.schedule_at(handle, Some(end));
         handle
     }
 
@@ -410,7 +412,7 @@ impl Table {
 
 /// Puts a holder into a lock, the way it holds it.
 fn put(lock: &mut Lock, holder: &Holder<'_>, hold: Hold) {
-    let (token, label) = (holder.token.bytes(), holder.label.bytes());
+    let (token, label) = (holder.token.into(), holder.label.into());
     match holder.mode {
         Mode::Exclusive => lock.occupy(token, label, hold),
         Mode::Shared(limit) => lock.join(token, label, limit, hold),

@@ -10,6 +10,7 @@ use crate::core::fence::Fence;
 use crate::core::hold::{Mode, HOLDS_MAX};
 use crate::core::line::Seat;
 use crate::core::name::Place;
+use crate::core::packed::Packed;
 use crate::core::time::Instant;
 
 /// Ann and bob share the lock, bob for twice as long; their fences.
@@ -31,7 +32,7 @@ fn answered(effects: &[Effect], seat: u64) -> Option<Result<Fence, Answer>> {
 
 fn mode(scene: &Scene, who: &str) -> Option<Mode> {
     let lock = scene.table.get(scene.lock?)?;
-    Some(lock.holder(who.as_bytes())?.mode)
+    Some(lock.holder(Packed::of(who.as_bytes()))?.mode)
 }
 
 #[test]
@@ -160,7 +161,7 @@ fn an_upgrade_nobody_was_told_of_leaves_the_shared_hold() {
     assert_eq!((scene.check("ann"), scene.check("cyd")), (10, 10), "the lease is the old one, too");
     assert_eq!(scene.release_hold("ann", "inner"), ReleaseOutcome::Free);
     assert_eq!(scene.table.counts().taken_back, 1);
-    assert_eq!(scene.table.get(lock).unwrap().holder(b"ann").unwrap().hold.fence, ann);
+    assert_eq!(scene.table.get(lock).unwrap().holder(Packed::of(b"ann")).unwrap().hold.fence, ann);
 }
 
 #[test]

@@ -124,7 +124,7 @@ impl Scene {
     pub fn holders(&self) -> Vec<String> {
         let lock = self.lock.and_then(|lock| self.table.get(lock));
         let tokens = lock.into_iter().flat_map(|lock| lock.holders());
-        tokens.map(|seen| String::from_utf8_lossy(seen.token).into_owned()).collect()
+        tokens.map(|seen| String::from_utf8_lossy(&seen.token).into_owned()).collect()
     }
 }
 

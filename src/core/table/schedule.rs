@@ -18,11 +18,12 @@ impl Table {
     pub fn next_due(&mut self, now: Instant) -> Option<Handle> {
         let serving = self.serving?;
         loop {
-            let (at, handle) = self.deadlines.first()?;
+            let (at, slot) = self.deadlines.first()?;
             if at > now {
                 return None;
             }
             // A lock is taken from the deadlines before it goes.
+            let handle = self.locks.handle_at(slot)?;
             let lock = self.locks.get_mut(handle)?;
             if lock.has_ended(serving.since, now) || lock.is_empty() {
                 return Some(handle);
@@ -70,8 +71,8 @@ impl Table {
             return;
         }
         let locks = &mut self.locks;
-        self.deadlines.set(position, at, handle, |moved, position| {
-            if let Some(lock) = locks.get_mut(moved) {
+        self.deadlines.set(position, at, handle.slot(), |moved, position| {
+            if let Some(lock) = locks.at_mut(moved) {
                 lock.set_deadline(position);
             }
         });

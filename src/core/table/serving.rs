@@ -10,6 +10,7 @@ use crate::core::hold::{Delivery, Hold, Mode};
 use crate::core::line::Waiter;
 use crate::core::lock::Lock;
 use crate::core::name::{Label, Place, Token};
+use crate::core::packed::Packed;
 use crate::core::slab::Handle;
 use crate::core::time::{Instant, Now};
 use crate::seeded::bug;
@@ -60,10 +61,14 @@ impl Table {
         if let (Some(handle), Some(serving)) = (handle, self.serving) {
             while self.locks.get_mut(handle)?.has_ended(serving.since, ending) {
                 let seen = self.locks.get(handle)?.first_to_end()?;
-                let (token, unfetched) = (Box::from(seen.token), seen.hold.delivery == Delivery::Unfetched);
+                let (token, unfetched) = (Box::<[u8]>::from(&*seen.token), seen.hold.delivery == Delivery::Unfetched);
                 match seen.hold.before_upgrade() {
-                    Some(_) if unfetched => self.fall_back(handle, &token),
-                    _ => self.end_hold(site, &token, if unfetched { Ended::TakenBack } else { Ended::LeaseEnded }),
+                    Some(_) if unfetched => self.fall_back(handle, Packed::of(&token)),
+                    _ => self.end_hold(
+                        site,
+                        Packed::of(&token),
+                        if unfetched { Ended::TakenBack } else { Ended::LeaseEnded },
+                    ),
                 }
             }
         }
@@ -87,13 +92,13 @@ impl Table {
     fn admits(&self, lock: Option<&Lock>, waiter: &Waiter, now: Instant) -> bool {
         if waiter.upgrade {
             // Alone, or without a hold to upgrade any more: both end the wait.
-            let Some(lock) = lock.filter(|lock| lock.hold(&waiter.token).is_some()) else { return true };
+            let Some(lock) = lock.filter(|lock| lock.is_held_by(Packed::of(&waiter.token))) else { return true };
             let mut others = lock.holders().filter(|seen| *seen.token != *waiter.token);
-            let alone = bug("upgrade-beside-readers") || others.all(|seen| self.is_over(seen.hold, now));
+            let alone = bug("upgrade-beside-readers") || others.all(|seen| self.is_over(&seen.hold, now));
             return alone && !self.in_grace(now);
         }
         // One that came to hold the lock in another way waits for nothing any more.
-        let holds = lock.is_some_and(|lock| lock.hold(&waiter.token).is_some());
+        let holds = lock.is_some_and(|lock| lock.is_held_by(Packed::of(&waiter.token)));
         (holds || self.occupancy(lock, now).admits(waiter.mode)) && !self.in_grace(now)
     }
 
@@ -107,12 +112,12 @@ impl Table {
         if all_live {
             return Occupancy::Shared { count: lock.len(), smallest_limit: lock.smallest_limit() };
         }
-        let live = lock.holders().filter(|seen| !self.is_over(seen.hold, now));
+        let live = lock.holders().filter(|seen| !self.is_over(&seen.hold, now));
         live.fold(Occupancy::Free, |occupancy, seen| occupancy.with(seen.mode))
     }
 
     /// Takes the token's hold away. The caller serves the line next.
-    pub(super) fn end_hold(&mut self, site: Site<'_>, token: &[u8], why: Ended) {
+    pub(super) fn end_hold(&mut self, site: Site<'_>, token: Packed<'_>, why: Ended) {
         let Some(handle) = site.lock else { return };
         self.unbind_ended(handle, token);
         let others_stay = self.locks.get_mut(handle).is_some_and(|lock| {
@@ -122,7 +127,7 @@ impl Table {
         // A lock that nobody holds now is freed or handed over next, and only that moves its deadline.
         if others_stay {
             self.schedule(handle);
-            self.effects.extend((!bug("one-holder-stays-on-replicas")).then(|| Effect::Unset(token.into())));
+            self.effects.extend((!bug("one-holder-stays-on-replicas")).then(|| Effect::Unset(token.given().into())));
         }
         self.effects.push(Effect::Ended(why));
         match why {
@@ -155,7 +160,9 @@ impl Table {
     }
 
     fn serve_one(&mut self, waiter: Waiter, handle: Option<Handle>, now: Now) -> Option<Handle> {
-        let holds = handle.and_then(|handle| self.locks.get(handle)?.hold(&waiter.token)).is_some();
+        let holds = handle
+            .and_then(|handle| self.locks.get(handle))
+            .is_some_and(|lock| lock.is_held_by(Packed::of(&waiter.token)));
         let lost = waiter.upgrade && !holds;
         if waiter.seat.is_none() && waiter.until.is_some_and(|until| until <= now.instant) || lost {
             self.counts.waits_ended_empty += 1;
@@ -207,10 +214,10 @@ impl Table {
 
     fn hand_to(&mut self, waiter: Waiter, fence: Fence, handle: Handle, now: Now) {
         let Some(token) = Token::new(&waiter.token) else { return };
-        let ask = waiter.ask();
+        let (ask, packed) = (waiter.ask(), Packed::from(token));
         if waiter.upgrade {
-            self.make_exclusive(handle, token, fence);
-            self.adjust(handle, token, &ask, now.instant);
+            self.make_exclusive(handle, packed, fence);
+            self.adjust(handle, packed, &ask, now.instant);
         } else {
             let holder = ask.holder(token, fence, Label::cut(&waiter.label));
             let start = if bug("lease-starts-when-joining") { waiter.joined } else { now.instant };
@@ -219,7 +226,7 @@ impl Table {
         }
         let since = self.serving.map_or(now.instant, |serving| serving.since);
         self.update(handle, |lock| {
-            lock.update(token.bytes(), |hold| match waiter.until {
+            lock.update(packed, |hold| match waiter.until {
                 Some(until) if waiter.seat.is_none() => {
                     let before = hold.before_upgrade().map(|before| before.hold.end_since(since));
                     hold.delivery = Delivery::Unfetched;
@@ -228,7 +235,7 @@ impl Table {
                 _ => hold.delivery = Delivery::Untold,
             });
         });
-        self.bind(handle, token.bytes(), waiter.client, waiter.ephemeral);
+        self.bind(handle, packed, waiter.client, waiter.ephemeral);
         self.push_set(handle, fence, true);
         self.effects.push(Effect::Acquired);
         self.counts.granted += 1;
@@ -236,8 +243,8 @@ impl Table {
         self.counts.wait_ms_sum += waiter.joined.ms_until(now.instant);
         self.counts.wait_ms_max = self.counts.wait_ms_max.max(waiter.joined.ms_until(now.instant));
         if let Some(seat) = waiter.seat {
-            let hold = self.locks.get(handle).and_then(|lock| lock.hold(token.bytes()));
-            let ttl_ms = hold.map_or(0, |hold| self.ms_left(hold, now.instant));
+            let hold = self.locks.get(handle).and_then(|lock| lock.hold(packed));
+            let ttl_ms = hold.map_or(0, |hold| self.ms_left(&hold, now.instant));
             let waited_ms = waiter.asked.ms_until(now.instant);
             self.effects.push(Effect::Answer(seat, Answer::Granted { lock: handle, fence, ttl_ms, waited_ms }));
         }

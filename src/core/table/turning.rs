@@ -7,6 +7,7 @@ use crate::core::fence::Fence;
 use crate::core::hold::{Hold, Mode, SharedHold};
 use crate::core::lock::Lock;
 use crate::core::name::{Place, Token};
+use crate::core::packed::Packed;
 use crate::core::slab::Handle;
 use crate::core::time::{Instant, Now};
 use crate::seeded::bug;
@@ -21,7 +22,7 @@ impl Table {
         request: &Acquire<'_>,
         now: Now,
     ) -> Acquired {
-        let hold = self.locks.get(handle).and_then(|lock| lock.hold(request.token.bytes()));
+        let hold = self.locks.get(handle).and_then(|lock| lock.hold(request.token.into()));
         if hold.is_some_and(|hold| hold.is_full_for(request.ask.name)) {
             return Acquired::TooManyHolds;
         }
@@ -29,7 +30,7 @@ impl Table {
             (true, Mode::Shared(limit), Turn::Downgrade) => {
                 let answer = self.repeat_here(handle, place, request, now);
                 if matches!(answer, Acquired::Granted { .. }) {
-                    self.downgrade(handle, request.token.bytes(), limit);
+                    self.downgrade(handle, request.token.into(), limit);
                     if !bug("downgrade-lets-nobody-in") {
                         self.serve(Some(handle), place, now);
                     }
@@ -57,6 +58,7 @@ impl Table {
     }
 
     fn upgrade(&mut self, handle: Handle, place: Place<'_>, request: &Acquire<'_>, now: Now) -> Acquired {
+        let token = Packed::from(request.token);
         let alone = self.locks.get(handle).is_some_and(|lock| lock.len() == 1);
         if !alone || self.in_grace(now.instant) {
             let answer = if alone {
@@ -65,7 +67,7 @@ impl Table {
                 self.wait_or_refuse(Some(handle), place, request, now.instant)
             };
             if matches!(answer, Acquired::Held | Acquired::Grace(_) | Acquired::Waits(_)) {
-                self.heard(handle, request.token, now.instant);
+                self.heard(handle, token, now.instant);
             }
             return answer;
         }
@@ -73,32 +75,32 @@ impl Table {
             return Acquired::NoFence;
         };
         self.supersede(place, request.token);
-        self.heard(handle, request.token, now.instant);
-        self.make_exclusive(handle, request.token, fence);
-        self.adjust(handle, request.token, &request.ask, now.instant);
-        self.told(handle, request.token.bytes());
-        self.bind(handle, request.token.bytes(), request.client, request.ask.ephemeral);
+        self.heard(handle, token, now.instant);
+        self.make_exclusive(handle, token, fence);
+        self.adjust(handle, token, &request.ask, now.instant);
+        self.told(handle, token);
+        self.bind(handle, token, request.client, request.ask.ephemeral);
         self.push_set(handle, fence, true);
         self.effects.push(Effect::Acquired);
         self.counts.granted += 1;
-        let ttl_ms = self.left_of(handle, request.token, now.instant);
+        let ttl_ms = self.left_of(handle, token, now.instant);
         Acquired::Granted { fence, ttl_ms, new: true }
     }
 
     /// Makes the only one of those who shared a lock its exclusive holder, under this fence.
-    pub(super) fn make_exclusive(&mut self, handle: Handle, token: Token<'_>, fence: Fence) {
-        self.turn(handle, token.bytes(), |lock, label, mut hold, limit| {
+    pub(super) fn make_exclusive(&mut self, handle: Handle, token: Packed<'_>, fence: Fence) {
+        self.turn(handle, token, |lock, label, mut hold, limit| {
             if !lock.is_exclusive() {
                 hold.remember(SharedHold { hold: hold.clone(), limit });
             }
             hold.fence = fence;
-            lock.vacate(token.bytes());
-            lock.occupy(token.bytes(), label, hold);
+            lock.vacate(token);
+            lock.occupy(token, label, hold);
         });
     }
 
     /// Makes the exclusive holder of a lock one of those who may share it, under the same fence.
-    fn downgrade(&mut self, handle: Handle, token: &[u8], limit: Option<u32>) {
+    fn downgrade(&mut self, handle: Handle, token: Packed<'_>, limit: Option<u32>) {
         let mut fence = None;
         self.turn(handle, token, |lock, label, hold, _| {
             fence = Some(hold.fence);
@@ -111,9 +113,10 @@ impl Table {
     }
 
     /// Takes an upgrade back that its holder never learned of: it has the shared hold that it had before.
-    pub(super) fn fall_back(&mut self, handle: Handle, token: &[u8]) {
+    pub(super) fn fall_back(&mut self, handle: Handle, token: Packed<'_>) {
         let hold = self.locks.get(handle).and_then(|lock| lock.hold(token));
-        let Some(SharedHold { mut hold, limit }) = hold.and_then(Hold::before_upgrade).cloned() else { return };
+        let before = hold.and_then(|hold| hold.before_upgrade().cloned());
+        let Some(SharedHold { mut hold, limit }) = before else { return };
         hold.confirm();
         self.unbind(handle, token);
         let (fence, client, ephemeral) = (hold.fence, hold.client, hold.is_ephemeral());
@@ -126,12 +129,17 @@ impl Table {
         self.counts.taken_back += 1;
     }
 
-    fn turn(&mut self, handle: Handle, token: &[u8], change: impl FnOnce(&mut Lock, &[u8], Hold, Option<u32>)) {
+    fn turn(
+        &mut self,
+        handle: Handle,
+        token: Packed<'_>,
+        change: impl FnOnce(&mut Lock, Packed<'_>, Hold, Option<u32>),
+    ) {
         self.update(handle, |lock| {
             let Some(seen) = lock.holder(token) else { return };
             let limit = if let Mode::Shared(limit) = seen.mode { limit } else { None };
-            let (label, hold) = (Box::<[u8]>::from(seen.label), seen.hold.clone());
-            change(lock, &label, hold, limit);
+            let (label, hold) = (Box::<[u8]>::from(&*seen.label), seen.hold.into_owned());
+            change(lock, Packed::of(&label), hold, limit);
         });
     }
 
@@ -144,11 +152,11 @@ impl Table {
     }
 
     /// Gives a hold what a request adds to it: a hold of another name, a tighter cap, a longer lease.
-    pub(super) fn adjust(&mut self, handle: Handle, token: Token<'_>, ask: &Ask<'_>, now: Instant) -> Adjusted {
+    pub(super) fn adjust(&mut self, handle: Handle, token: Packed<'_>, ask: &Ask<'_>, now: Instant) -> Adjusted {
         let since = self.serving.map(|serving| serving.since);
         let mut adjusted = Adjusted::default();
         self.update(handle, |lock| {
-            lock.update(token.bytes(), |hold| {
+            lock.update(token, |hold| {
                 adjusted.added = hold.add(ask.name);
                 // What was promised stays promised, also to the shared hold that an unfetched upgrade falls back to.
                 let end_of = |hold: &Hold| since.map_or(hold.end, |since| hold.end_since(since));

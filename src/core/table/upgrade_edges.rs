@@ -3,6 +3,7 @@
 use super::scene::{by, cap, lease, poll, shared, token, upgrade, Scene, START_US};
 use super::{Acquired, ExtendOutcome};
 use crate::core::hold::Mode;
+use crate::core::packed::Packed;
 
 const POLL_MS: u64 = 20;
 /// What ann shares the lock for.
@@ -39,7 +40,7 @@ fn an_upgrade_is_not_fetched_after_its_poll() {
     let mut scene = to_be_fetched();
     scene.now_us = START_US + POLL_MS * 1_000;
     scene.extend("ann", None);
-    let mode = scene.lock.and_then(|lock| scene.table.get(lock)?.holder(b"ann").map(|seen| seen.mode));
+    let mode = scene.lock.and_then(|lock| scene.table.get(lock)?.holder(Packed::of(b"ann")).map(|seen| seen.mode));
     assert_eq!(mode, Some(Mode::Shared(None)));
 }
 

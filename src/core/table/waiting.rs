@@ -6,6 +6,7 @@ use crate::core::fence::Fence;
 use crate::core::hold::{Delivery, Hold};
 use crate::core::line::{Lines, Seat, Waiter};
 use crate::core::name::{HoldName, Place, Token};
+use crate::core::packed::Packed;
 use crate::core::slab::Handle;
 use crate::core::time::Instant;
 use crate::seeded::bug;
@@ -180,9 +181,10 @@ impl Table {
     /// Whether a grant made to a waiter is its token's still, at the moment its reply is written. From then on the
     /// token knows, and the grant is not taken back.
     pub fn deliver(&mut self, lock: Handle, place: Place<'_>, token: &[u8], fence: Fence, now: Instant) -> bool {
+        let token = Packed::of(token);
         let held = self.locks.get(lock).filter(|lock| lock.place() == place);
         let hold = held.and_then(|lock| lock.hold(token)).filter(|hold| hold.fence == fence);
-        if hold.is_none_or(|hold| self.ms_left(hold, now) == 0) {
+        if hold.is_none_or(|hold| self.ms_left(&hold, now) == 0) {
             return false;
         }
         self.told(lock, token);
@@ -190,19 +192,19 @@ impl Table {
     }
 
     /// The token was told that it holds the lock.
-    pub(super) fn told(&mut self, lock: Handle, token: &[u8]) {
+    pub(super) fn told(&mut self, lock: Handle, token: Packed<'_>) {
         self.unbind_before(lock, token);
         self.update(lock, |lock| lock.update(token, Hold::confirm));
     }
 
     /// The token learns that it holds the lock, or shows that it knows: a grant it had yet to fetch starts its lease, and
     /// none is taken back.
-    pub(super) fn heard(&mut self, lock: Handle, token: Token<'_>, now: Instant) {
-        let hold = self.locks.get(lock).and_then(|lock| lock.hold(token.bytes()));
+    pub(super) fn heard(&mut self, lock: Handle, token: Packed<'_>, now: Instant) {
+        let hold = self.locks.get(lock).and_then(|lock| lock.hold(token));
         if let Some(lease) = hold.filter(|hold| hold.delivery == Delivery::Unfetched).map(|hold| hold.lease) {
             self.raise_lease(lock, token, lease, now);
         }
-        self.told(lock, token.bytes());
+        self.told(lock, token);
     }
 
     /// Ends a grant whose reply could not be delivered, unless its token learned of it in another way: it is over, and
@@ -215,9 +217,9 @@ impl Table {
             untold.next()
         });
         let seen = seen.filter(|_| !bug("undelivered-grant-kept"));
-        let Some(token) = seen.map(|seen| Box::<[u8]>::from(seen.token)) else { return false };
+        let Some(token) = seen.map(|seen| Box::<[u8]>::from(&*seen.token)) else { return false };
         self.update(lock, |lock| {
-            lock.update(&token, |hold| hold.void(now));
+            lock.update(Packed::of(&token), |hold| hold.void(now));
         });
         true
     }

@@ -162,7 +162,7 @@ fn row(seen: Seen<'_>, since: Instant) -> Row {
     names.sort_unstable();
     (
         hold.fence.get(),
-        token_of(seen.token),
+        token_of(&seen.token),
         hold.end_since(since).micros(),
         seen.mode,
         extra.is_none_or(|extra| !extra.only_named),

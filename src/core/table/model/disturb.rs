@@ -244,7 +244,7 @@ impl World {
         let Key::Lock(handle) = self.keys[at] else { return };
         let lock = self.table.get(handle).unwrap();
         for holder in self.plain.holders_mut(at) {
-            let seen = lock.hold(secret(holder.token).bytes()).unwrap();
+            let seen = lock.hold(secret(holder.token).into()).unwrap();
             holder.cap = seen.cap().map(crate::core::time::Instant::micros);
             holder.granted = seen.granted.micros();
             holder.client = seen.client;
@@ -258,9 +258,9 @@ impl World {
             for holder in self.plain.holders(at) {
                 let Key::Lock(handle) = self.keys[at] else { continue };
                 let lock = self.table.get(handle).unwrap();
-                let hold = lock.hold(secret(holder.token).bytes()).unwrap();
+                let hold = lock.hold(secret(holder.token).into()).unwrap();
                 let cap_ms = holder.cap.map_or(u64::MAX, |cap| cap.saturating_sub(self.plain.now) / MS);
-                let found = self.table.ms_left(hold, self.now().instant);
+                let found = self.table.ms_left(&hold, self.now().instant);
                 same!("left where leases stand still", found, holder.lease_ms.min(cap_ms));
             }
         }

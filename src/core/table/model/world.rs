@@ -171,8 +171,9 @@ impl World {
     fn send_set(&mut self, at: usize, lock: Handle, fence: Fence, alone: bool) {
         let now = self.now().instant;
         let lock = self.table.get(lock);
-        let holders = lock.into_iter().flat_map(|lock| lock.holders_with(fence)).filter_map(|seen| seen.holder(now));
-        let changes: Vec<Vec<u8>> = holders.map(|holder| encoded(&Change::Set { holder, alone })).collect();
+        let seen = lock.into_iter().flat_map(|lock| lock.holders_with(fence));
+        let changes = seen.filter_map(|seen| Some(encoded(&Change::Set { holder: seen.holder(now)?, alone })));
+        let changes: Vec<Vec<u8>> = changes.collect();
         changes.iter().for_each(|bytes| self.follow_bytes(at, bytes));
     }
 
@@ -202,8 +203,9 @@ impl World {
     /// The bytes of a lock, as RDB, DUMP and a full resync have them.
     pub fn saved(&self, at: usize) -> Option<Vec<Vec<u8>>> {
         let lock = self.table.get(self.lock(at)?)?;
-        let holders = lock.holders().filter_map(|seen| seen.holder(self.now().instant));
-        let changes = holders.enumerate().map(|(index, holder)| encoded(&Change::Set { holder, alone: index == 0 }));
+        let changes = lock.holders().enumerate().filter_map(|(index, seen)| {
+            Some(encoded(&Change::Set { holder: seen.holder(self.now().instant)?, alone: index == 0 }))
+        });
         Some(changes.collect())
     }
 
