@@ -128,7 +128,7 @@ fn measure(kind: Kind, effort: Effort) -> Results {
     drop((server, replica));
 
     found(vec![readers::replicated(kind), idle::run(kind, effort.plan)]);
-    found(memory::of_locks(kind, effort.locks).into_iter().map(Finding::unchecked).collect());
+    found(memory::of_locks(kind, effort.locks));
     found(memory::of_waiters(kind, effort.waiters));
     found(expiry::run(kind, effort.ending));
     results
