@@ -140,3 +140,37 @@ impl Texts {
         Parts { token: start, label: start + token_len, key: start + token_len + label_len }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MARKS: [Mark; 2] = [Mark::Unlinked, Mark::MayExpire];
+    const ALIKE: [&[u8]; 4] = [b"", b"ann", b"550e8400-e29b-41d4-a716-446655440000", b"10.0.0.7:6379"];
+
+    fn check(texts: &Texts, key: &[u8], token: &[u8], label: &[u8], marked: [bool; 2]) {
+        assert_eq!((texts.key(), &*texts.token(), &*texts.label()), (key, token, label));
+        for other in ALIKE {
+            assert_eq!(texts.is_of(&Packed::of(other)), other == token);
+        }
+        assert_eq!(MARKS.map(|mark| texts.has(mark)), marked);
+    }
+
+    #[test]
+    fn each_part_changes_alone() {
+        for (token, label) in ALIKE.iter().flat_map(|token| ALIKE.iter().map(move |label| (token, label))) {
+            for marked in [[false, false], [true, false], [false, true], [true, true]] {
+                let mut texts = Texts::new(b"key", &Packed::of(token), &Packed::of(label));
+                check(&texts, b"key", token, label, [false, false]);
+                MARKS.into_iter().zip(marked).for_each(|(mark, marked)| texts.set(mark, marked));
+                check(&texts, b"key", token, label, marked);
+                texts.set_key(b"other key");
+                check(&texts, b"other key", token, label, marked);
+                texts.set_holder(&Packed::of(label), &Packed::of(token));
+                check(&texts, b"other key", label, token, marked);
+                MARKS.into_iter().for_each(|mark| texts.set(mark, false));
+                check(&texts, b"other key", label, token, [false, false]);
+            }
+        }
+    }
+}
