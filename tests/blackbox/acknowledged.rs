@@ -81,7 +81,7 @@ on_every_server! {
     }
 
     fn a_hand_over_in_a_transaction_is_one_transaction_below(kind: Kind) {
-        let server = Server::builder(kind).arg("appendonly", "yes").arg("appendfsync", "always").start();
+        let server = Server::builder(kind).append_only("always").start();
         let mut client = server.client();
         take(&mut client, "k", "a");
         let mut waiter = stand_in_line(&server, "k", "b");

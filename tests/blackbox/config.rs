@@ -191,8 +191,7 @@ on_every_server! {
     fn a_lower_maximum_leaves_locks_of_an_append_only_file_alone(kind: Kind) {
         for preamble in ["yes", "no"] {
             let mut server = Server::builder(kind)
-                .arg("appendonly", "yes")
-                .arg("appendfsync", "always")
+                .append_only("always")
                 .arg("aof-use-rdb-preamble", preamble)
                 .start();
             let mut client = server.client();

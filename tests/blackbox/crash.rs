@@ -96,8 +96,7 @@ on_every_server! {
     fn no_acknowledged_hold_is_lost_by_kill9_in_the_middle_of_anything(kind: Kind) {
         for preamble in ["yes", "no"] {
             let mut server = Server::builder(kind)
-                .arg("appendonly", "yes")
-                .arg("appendfsync", "always")
+                .append_only("always")
                 .arg("aof-use-rdb-preamble", preamble)
                 .start();
             let mut seen = Acknowledged::default();
@@ -125,8 +124,7 @@ on_every_server! {
     fn locks_under_a_flood_of_evictions_survive_kill9(kind: Kind) {
         for _ in 0..3 {
             let mut server = Server::builder(kind)
-                .arg("appendonly", "yes")
-                .arg("appendfsync", "always")
+                .append_only("always")
                 .arg("maxmemory-policy", "allkeys-random")
                 .start();
             let mut client = server.client();
@@ -217,7 +215,7 @@ on_every_server! {
 
     /// The machine went down in the middle of a write.
     fn a_cut_append_only_file_keeps_every_whole_command(kind: Kind) {
-        let mut server = Server::builder(kind).arg("appendonly", "yes").arg("appendfsync", "always").start();
+        let mut server = Server::builder(kind).append_only("always").start();
         let mut client = server.client();
         let whole = take(&mut client, "whole", "t", LONG_MS).fence;
         let cut = take(&mut client, "cut", "t", LONG_MS).fence;

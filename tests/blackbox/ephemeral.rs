@@ -316,7 +316,7 @@ on_every_server! {
     }
 
     fn after_a_restart_the_lease_bounds_it(kind: Kind) {
-        let mut server = Server::builder(kind).arg("appendonly", "yes").arg("appendfsync", "always").start();
+        let mut server = Server::builder(kind).append_only("always").start();
         let mut owner = server.client();
         gain(&mut owner, "k", "a", &["EPHEMERAL", "PX", "3000"]);
         gain(&mut owner, "long", "a", BOUND);

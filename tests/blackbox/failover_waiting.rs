@@ -10,7 +10,7 @@ use crate::harness::line::{
 use crate::harness::{args, cmd, grant, info, on_every_server, until_failed_over, wait_in_sync, Client, Kind, Server};
 
 fn pair(kind: Kind) -> (Server, Server) {
-    let build = || Server::builder(kind).arg("appendonly", "yes").arg("appendfsync", "always").start();
+    let build = || Server::builder(kind).append_only("always").start();
     let (primary, replica) = (build(), build());
     replica.replica_of(&primary);
     (primary, replica)

@@ -73,7 +73,7 @@ on_every_server! {
     }
 
     fn it_reaches_replicas_files_and_the_next_primary(kind: Kind) {
-        let mut primary = Server::builder(kind).arg("appendonly", "yes").arg("appendfsync", "always").start();
+        let mut primary = Server::builder(kind).append_only("always").start();
         let replica = Server::start(kind);
         replica.replica_of(&primary);
         let mut client = primary.client();

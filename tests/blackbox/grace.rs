@@ -277,8 +277,7 @@ on_every_server! {
 
     fn a_restart_keeps_what_it_knows(kind: Kind) {
         let mut server = Server::builder(kind)
-            .arg("appendonly", "yes")
-            .arg("appendfsync", "always")
+            .append_only("always")
             .arg("lock.grace", GRACE_MS)
             .start();
         set(&mut server.client(), 0);

@@ -88,8 +88,7 @@ on_every_server! {
     fn each_change_reaches_the_replica_and_the_file_once(kind: Kind) {
         let mut primary = Server::builder(kind)
             .with_foreign_module()
-            .arg("appendonly", "yes")
-            .arg("appendfsync", "always")
+            .append_only("always")
             .start();
         let replica = Server::builder(kind).with_foreign_module().start();
         replica.replica_of(&primary);
@@ -111,7 +110,7 @@ on_every_server! {
     }
 
     fn what_changes_nothing_is_not_replicated(kind: Kind) {
-        let server = Server::builder(kind).arg("appendonly", "yes").arg("appendfsync", "always").start();
+        let server = Server::builder(kind).append_only("always").start();
         let mut client = server.client();
         hold(&mut client);
         assert!(cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "p", "POLL", 10_000, "EX", 600).is_null());

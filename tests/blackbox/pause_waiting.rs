@@ -17,7 +17,7 @@ const LATE: Duration = Duration::from_millis(300);
 
 /// A primary with a replica and an append-only file: only what is propagated can break a pause.
 fn watched_pair(kind: Kind) -> (Server, Server) {
-    let primary = Server::builder(kind).arg("appendonly", "yes").arg("appendfsync", "always").start();
+    let primary = Server::builder(kind).append_only("always").start();
     let replica = Server::start(kind);
     replica.replica_of(&primary);
     (primary, replica)

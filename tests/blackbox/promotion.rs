@@ -259,7 +259,7 @@ on_every_server! {
     /// The primary dies, and Sentinel alone decides what becomes of it.
     fn sentinel_promotes_a_replica_that_keeps_what_was_promised(kind: Kind) {
         let (mut primary, replica) = pair(kind);
-        let sentinel = Server::builder(kind).sentinel_of(&primary).start();
+        let sentinel = Server::builder(kind).sentinel_of(primary.port(), 1).start();
         let (mut above, mut below, mut judge) = (primary.client(), replica.client(), sentinel.client());
         let held = take(&mut above, "k", "t", LONG_MS);
         take(&mut above, "ends", "t", 8000);

@@ -158,7 +158,7 @@ on_every_server! {
 
     /// The append-only file is the stream, and MONITOR does not show it: commands of admins are left out there.
     fn the_stream_carries_effects_and_a_freed_lock_is_a_del(kind: Kind) {
-        let server = Server::builder(kind).arg("appendonly", "yes").arg("appendfsync", "always").start();
+        let server = Server::builder(kind).append_only("always").start();
         let mut client = server.client();
         take(&mut client, "k", "t", LONG_MS);
         repeat(&mut client, "k", "t", 1000);
@@ -251,7 +251,7 @@ on_every_server! {
     }
 
     fn waitaof_counts_the_disks_that_have_the_grant(kind: Kind) {
-        let builder = Server::builder(kind).arg("appendonly", "yes").arg("appendfsync", "everysec");
+        let builder = Server::builder(kind).append_only("everysec");
         let mut server = builder.start();
         let mut client = server.client();
         let taken = take(&mut client, "k", "t", LONG_MS);
@@ -289,7 +289,7 @@ on_every_server! {
 
     fn a_primary_with_a_replica_that_saves_for_itself(kind: Kind) {
         let primary = Server::start(kind);
-        let mut replica = Server::builder(kind).arg("appendonly", "yes").arg("appendfsync", "always").start();
+        let mut replica = Server::builder(kind).append_only("always").start();
         replica.replica_of(&primary);
         let mut client = primary.client();
         let taken = take(&mut client, "k", "t", LONG_MS);

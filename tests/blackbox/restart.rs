@@ -18,8 +18,7 @@ const LONG_MS: u64 = 600_000;
 /// A server that loses no acknowledged write.
 pub fn durable(kind: Kind, preamble: &str) -> Builder {
     Server::builder(kind)
-        .arg("appendonly", "yes")
-        .arg("appendfsync", "always")
+        .append_only("always")
         .arg("aof-use-rdb-preamble", preamble)
         .arg("auto-aof-rewrite-percentage", 0)
 }

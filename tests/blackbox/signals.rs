@@ -138,7 +138,7 @@ fn traces(client: &mut Client) -> Vec<String> {
 
 on_every_server! {
     fn refused_commands_and_failed_tries_leave_no_trace(kind: Kind) {
-        let server = Server::builder(kind).arg("appendonly", "yes").arg("appendfsync", "always").start();
+        let server = Server::builder(kind).append_only("always").start();
         let mut client = scene(&server);
         let before = traces(&mut client);
         for args in QUIET {

@@ -82,8 +82,7 @@ on_every_server! {
     fn an_append_only_file_survives_kill_and_restart(kind: Kind) {
         let mut server = Server::builder(kind)
             .without_module()
-            .arg("appendonly", "yes")
-            .arg("appendfsync", "always")
+            .append_only("always")
             .start();
         let (port, pid) = (server.port(), server.pid());
         cmd!(server.client(), "SET", "k", "v").ok();

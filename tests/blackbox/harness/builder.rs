@@ -1,13 +1,13 @@
 //! How a server is to be run: its kind, configuration, module, clock and directory. The configuration becomes a file in
 //! the server's directory, so `CONFIG REWRITE` works and a restart finds what the server itself saved.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::clock::Clock;
 use super::kind::{self, Kind};
+use super::library::Library;
 use super::process::Recipe;
 use super::scratch::Scratch;
 use super::server::Server;
@@ -19,6 +19,7 @@ pub struct Builder {
     directives: Vec<(String, String)>,
     module_args: Option<Vec<String>>,
     envs: Vec<(String, OsString)>,
+    preloaded: Vec<&'static Path>,
     dir: Option<Scratch>,
     files: Vec<(String, Vec<u8>)>,
     sentinel: bool,
@@ -46,6 +47,7 @@ impl Builder {
             directives: Vec::new(),
             module_args: Some(Vec::new()),
             envs: Vec::new(),
+            preloaded: Vec::new(),
             dir: None,
             files: Vec::new(),
             sentinel: false,
@@ -64,11 +66,17 @@ impl Builder {
         self
     }
 
-    /// A Sentinel without the module, which alone decides about this primary and its replicas.
-    pub fn sentinel_of(mut self, primary: &Server) -> Self {
+    /// With an append-only file, flushed `always`, `everysec` or not (`no`).
+    pub fn append_only(self, fsync: &str) -> Self {
+        self.arg("appendonly", "yes").arg("appendfsync", fsync)
+    }
+
+    /// A Sentinel without the module, which watches the primary behind this port and its replicas, and needs so many to
+    /// agree with it that the primary is gone.
+    pub fn sentinel_of(mut self, primary_port: u16, quorum: usize) -> Self {
         self.sentinel = true;
         self.without_module()
-            .arg("sentinel monitor", format!("watched 127.0.0.1 {} 1", primary.port()))
+            .arg("sentinel monitor", format!("watched 127.0.0.1 {primary_port} {quorum}"))
             .arg("sentinel down-after-milliseconds", "watched 1000")
             .arg("sentinel failover-timeout", "watched 20000")
     }
@@ -79,9 +87,13 @@ impl Builder {
         self
     }
 
-    /// Runs the server on a wall clock that the test can step.
-    pub fn clock(mut self, clock: &Clock) -> Self {
-        self.envs.extend(clock.envs());
+    pub(super) fn preload(mut self, library: &'static Library) -> Self {
+        self.preloaded.push(library.path());
+        self
+    }
+
+    pub(super) fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.envs.push((name.to_owned(), value.into()));
         self
     }
 
@@ -156,6 +168,10 @@ impl Builder {
         let mut envs = self.envs.clone();
         // A locale that the server's own C library may not have must not stop it.
         envs.push(("LC_ALL".to_owned(), "C".into()));
+        if !self.preloaded.is_empty() {
+            let libraries: Vec<&OsStr> = self.preloaded.iter().map(|library| library.as_os_str()).collect();
+            envs.push(("LD_PRELOAD".to_owned(), libraries.join(OsStr::new(":"))));
+        }
         let mut args = vec![config_file(dir).into_os_string()];
         args.extend(self.sentinel.then(|| "--sentinel".into()));
         Recipe { executable: self.kind.executable(), args, envs, output: log_file(dir) }

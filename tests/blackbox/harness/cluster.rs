@@ -8,6 +8,7 @@ use super::client::Client;
 use super::info::Info;
 use super::kind::Kind;
 use super::patience::eventually;
+use super::replication::is_primary;
 use super::reply::Reply;
 use super::server::Server;
 
@@ -155,7 +156,7 @@ impl Cluster {
         let source = self.owners[slot];
         let rest = (0..self.nodes.len()).filter(|&node| node != target && node != source);
         for node in [target, source].into_iter().chain(rest) {
-            if cmd!(self.client(node), "ROLE").array()[0].text() == "master" {
+            if is_primary(&self.nodes[node]).is_ok() {
                 self.set_slot(node, slot, "NODE", &id);
             }
         }

@@ -13,8 +13,15 @@ impl Server {
     /// Makes this server a replica and waits until it has caught up.
     #[track_caller]
     pub fn replica_of(&self, primary: &Self) {
-        let port = primary.port().to_string();
-        self.client().cmd(&["REPLICAOF", "127.0.0.1", &port]).ok();
+        self.replica_by(primary.port(), primary);
+    }
+
+    /// The same where the primary is reached by another port than its own.
+    #[track_caller]
+    pub fn replica_by(&self, port: u16, primary: &Self) {
+        // Asked again it says that it is connected already.
+        let reply = self.client().cmd(&["REPLICAOF", "127.0.0.1", &port.to_string()]);
+        assert!(!reply.is_error(), "{reply:?}");
         wait_in_sync(primary, self);
     }
 
@@ -22,6 +29,14 @@ impl Server {
     #[track_caller]
     pub fn promote(&self) {
         self.client().cmd(&["REPLICAOF", "NO", "ONE"]).ok();
+    }
+}
+
+/// `Err` is what the server is instead.
+pub fn is_primary(server: &Server) -> Result<(), String> {
+    match server.client().cmd(&["ROLE"]).array()[0].text() {
+        role if role == "master" => Ok(()),
+        other => Err(other),
     }
 }
 
@@ -59,7 +74,7 @@ pub fn wait_in_sync(primary: &Server, replica: &Server) {
 }
 
 /// `Err` says how far the replica is.
-fn in_sync(primary: &mut Client, replica: &mut Client) -> Result<(), String> {
+pub fn in_sync(primary: &mut Client, replica: &mut Client) -> Result<(), String> {
     // The primary goes first: its stream may grow between the two questions, by a ping of its own.
     let above = info(primary, "replication");
     let below = info(replica, "replication");
