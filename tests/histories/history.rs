@@ -32,8 +32,10 @@ pub struct Hold {
     pub returned: Instant,
     /// To here, by its own clock, or until it let go.
     pub until: Instant,
-    /// Whether whatever it takes to survive what happens was waited for.
+    /// Whether it is promised that nobody else has the lock meanwhile.
     pub safe: bool,
+    /// Whether it is promised that it outlives what happens: whatever that takes was waited for.
+    pub known: bool,
 }
 
 /// A release.
@@ -104,7 +106,7 @@ impl History {
         for hold in &self.holds {
             let owner = owners.entry((&hold.key, hold.fence)).or_insert(hold);
             if owner.token != hold.token {
-                found.push(violation(Promise::UniqueFence, true, &[*owner, hold]));
+                found.push(violation(Promise::UniqueFence, owner.known && hold.known, &[*owner, hold]));
             }
         }
     }
@@ -165,7 +167,7 @@ fn check_order(holds: &[&Hold], found: &mut Vec<Violation>) {
         // A token that asks again gets its grant again.
         let falls = |before: &&Hold| before.fence >= hold.fence && before.token != hold.token;
         if let Some(before) = highest.filter(falls) {
-            found.push(violation(Promise::FenceOrder, true, &[before, hold]));
+            found.push(violation(Promise::FenceOrder, before.known && hold.known, &[before, hold]));
         }
     }
 }
@@ -197,6 +199,7 @@ mod tests {
                 returned: at(from + 1),
                 until: at(until - 1),
                 safe: true,
+                known: true,
             });
             history.releases.push(Release {
                 key,
@@ -263,6 +266,11 @@ mod tests {
         let mut history = sound();
         history.holds[0].until += Duration::from_millis(90);
         history.holds[0].safe = false;
+        assert!(history.check().iter().all(|found| !found.promised));
+        // Nor is the order of fences that may have been lost.
+        let mut history = sound();
+        history.holds[0].fence = 7;
+        history.holds[0].known = false;
         assert!(history.check().iter().all(|found| !found.promised));
     }
 }

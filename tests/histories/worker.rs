@@ -1,45 +1,76 @@
 //! One client: it takes locks, works under them, asks again when it hears nothing, and notes what it saw.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::dice::Dice;
 use super::harness::{args, grant, Client, Reply};
 use super::history::{History, Hold, Release};
+use super::scene::{self, watched_primary, Primary, Safety, Scene};
 
 /// How long a client waits for a reply before it takes the connection for dead.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 /// Times a request is sent.
 const TRIES: usize = 4;
 const KEYS: u64 = 3;
-
-/// What all clients know.
-pub struct Scene {
-    /// The port of the server that clients take for the primary.
-    pub port: AtomicU16,
-    /// Replicas that must have a grant before it counts as safe.
-    pub replicas: usize,
-    pub over: AtomicBool,
-}
-
-impl Scene {
-    pub fn new(port: u16, replicas: usize) -> Self {
-        Self { port: AtomicU16::new(port), replicas, over: AtomicBool::new(false) }
-    }
-}
+/// No lease is as long.
+pub const LEASE_MAX_MS: u64 = 400;
 
 pub struct Worker<'a> {
     scene: &'a Scene,
     name: String,
+    /// Of the network.
+    side: usize,
     dice: Dice,
     client: Option<Client>,
     /// Where each lock was found, in a cluster.
     moved: HashMap<String, u16>,
-    /// The port it is connected to.
+    /// What it is connected to, by the port that it is known by.
     port: u16,
     units: u64,
-    pub history: History,
+    history: History,
+}
+
+impl scene::Client for Worker<'_> {
+    fn work(&mut self) {
+        self.units += 1;
+        let key = format!("{{k{}}}", self.dice.within(0..KEYS));
+        let token = format!("{}-{}", self.name, self.units);
+        let lease_ms = self.dice.within(40..LEASE_MAX_MS);
+        let Some(mut hold) = self.acquire(&key, &token, lease_ms) else { return };
+        self.idle(0..30);
+        if self.dice.percent(30) {
+            let sent = Instant::now();
+            let left = self.ask(&key, args!["LOCK.EXTEND", key, token, "PX", lease_ms]);
+            if let Some(Reply::Int(left @ 1..)) = left {
+                let until = sent + Duration::from_millis(left.unsigned_abs());
+                // An extension of the same length is not replicated, and one that was not heard of is not counted.
+                hold.until = hold.until.max(until);
+            }
+        }
+        // It may have been paused beyond its lease.
+        if self.dice.percent(10) {
+            self.idle(lease_ms..lease_ms + 100);
+        }
+        let sure_until = hold.known.then_some(hold.until);
+        let sent = Instant::now();
+        hold.until = hold.until.min(sent);
+        self.history.holds.push(hold);
+        for _ in 0..TRIES {
+            let invoked = Instant::now();
+            if let Some(Reply::Int(outcome)) = self.ask(&key, args!["LOCK.RELEASE", key, token]) {
+                // One that was sent before may have done it.
+                let sure_until = sure_until.filter(|_| invoked.duration_since(sent) < Duration::from_millis(1));
+                self.history.releases.push(Release { key, token, returned: Instant::now(), outcome, sure_until });
+                return;
+            }
+        }
+    }
+
+    fn history(self) -> History {
+        self.history
+    }
 }
 
 impl<'a> Worker<'a> {
@@ -48,6 +79,7 @@ impl<'a> Worker<'a> {
         Self {
             scene,
             name: format!("w{number}"),
+            side: number % 2,
             dice,
             client: None,
             moved: HashMap::new(),
@@ -57,22 +89,12 @@ impl<'a> Worker<'a> {
         }
     }
 
-    pub fn run(mut self) -> History {
-        while !self.scene.over.load(Ordering::SeqCst) {
-            self.work();
-        }
-        self.history
-    }
-
     /// The reply; nothing if the connection died, or nothing came in time.
     fn ask(&mut self, key: &str, words: Vec<Vec<u8>>) -> Option<Reply> {
-        let port = self.moved.get(key).copied().unwrap_or_else(|| self.scene.port.load(Ordering::SeqCst));
-        if self.client.is_none() || self.port != port {
-            self.client = Client::try_connect(port).ok();
-            self.port = port;
-        }
-        let client = self.client.as_mut()?;
-        let reply = client.try_send(&words).ok().and_then(|()| client.try_recv(PATIENCE));
+        let reply = self.connect(key).and_then(|client| {
+            client.try_send(&words).ok()?;
+            client.try_recv(PATIENCE)
+        });
         if let Some(Reply::Error(text)) = &reply {
             if let Some(port) = text.strip_prefix("MOVED ").and_then(|text| text.rsplit(':').next()?.parse().ok()) {
                 self.moved.insert(key.to_owned(), port);
@@ -89,44 +111,27 @@ impl<'a> Worker<'a> {
         reply.filter(|_| !is_other)
     }
 
-    fn idle(&mut self, range: std::ops::Range<u64>) {
-        super::harness::let_pass(Duration::from_millis(self.dice.within(range)));
+    /// The connection to whoever has this lock; nothing if nobody is known to.
+    fn connect(&mut self, key: &str) -> Option<&mut Client> {
+        let port = match &self.scene.primary {
+            _ if self.moved.contains_key(key) => self.moved[key],
+            Primary::Told(port) => port.load(Ordering::SeqCst),
+            // Sentinels are asked again once the connection is gone.
+            Primary::Watched(_) if self.client.is_some() => self.port,
+            Primary::Watched(sentinels) => {
+                let one = self.dice.within(0..sentinels.len() as u64) as usize;
+                watched_primary(sentinels[one], PATIENCE)?
+            }
+        };
+        if self.client.is_none() || self.port != port {
+            self.client = Client::try_connect(self.scene.route(port, self.side)).ok();
+            self.port = port;
+        }
+        self.client.as_mut()
     }
 
-    /// One unit of work under one lock.
-    fn work(&mut self) {
-        self.units += 1;
-        let key = format!("{{k{}}}", self.dice.within(0..KEYS));
-        let token = format!("{}-{}", self.name, self.units);
-        let lease_ms = self.dice.within(40..400);
-        let Some(mut hold) = self.acquire(&key, &token, lease_ms) else { return };
-        self.idle(0..30);
-        if self.dice.percent(30) {
-            let sent = Instant::now();
-            let left = self.ask(&key, args!["LOCK.EXTEND", key, token, "PX", lease_ms]);
-            if let Some(Reply::Int(left @ 1..)) = left {
-                let until = sent + Duration::from_millis(left.unsigned_abs());
-                // An extension of the same length is not replicated, and one that was not heard of is not counted.
-                hold.until = hold.until.max(until);
-            }
-        }
-        // It may have been paused beyond its lease.
-        if self.dice.percent(10) {
-            self.idle(lease_ms..lease_ms + 100);
-        }
-        let sure_until = hold.safe.then_some(hold.until);
-        let sent = Instant::now();
-        hold.until = hold.until.min(sent);
-        self.history.holds.push(hold);
-        for _ in 0..TRIES {
-            let invoked = Instant::now();
-            if let Some(Reply::Int(outcome)) = self.ask(&key, args!["LOCK.RELEASE", key, token]) {
-                // One that was sent before may have done it.
-                let sure_until = sure_until.filter(|_| invoked.duration_since(sent) < Duration::from_millis(1));
-                self.history.releases.push(Release { key, token, returned: Instant::now(), outcome, sure_until });
-                return;
-            }
-        }
+    fn idle(&mut self, range: std::ops::Range<u64>) {
+        super::harness::let_pass(Duration::from_millis(self.dice.within(range)));
     }
 
     fn acquire(&mut self, key: &str, token: &str, lease_ms: u64) -> Option<Hold> {
@@ -140,15 +145,18 @@ impl<'a> Worker<'a> {
             }
             let given = grant(&reply);
             let until = invoked + Duration::from_millis((given.waited + given.ttl).unsigned_abs());
-            let safe = self.scene.replicas == 0 || self.is_replicated(key);
+            let known = match self.scene.safety {
+                Safety::Told => true,
+                Safety::Replicated(replicas) | Safety::Grace(replicas) => self.is_replicated(key, replicas),
+            };
+            let safe = known || matches!(self.scene.safety, Safety::Grace(_));
             let (key, token, fence) = (key.to_owned(), token.to_owned(), given.fence);
-            return Some(Hold { key, token, fence, invoked, returned: Instant::now(), until, safe });
+            return Some(Hold { key, token, fence, invoked, returned: Instant::now(), until, safe, known });
         }
         None
     }
 
-    fn is_replicated(&mut self, key: &str) -> bool {
-        let replicas = self.scene.replicas;
+    fn is_replicated(&mut self, key: &str, replicas: usize) -> bool {
         matches!(self.ask(key, args!["WAIT", replicas, 300]), Some(Reply::Int(count)) if count >= replicas as i64)
     }
 }
