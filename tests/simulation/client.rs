@@ -8,6 +8,10 @@ use std::fmt;
 
 /// Few locks, so that many want each.
 pub const KEYS: u64 = 3;
+/// No lease is as long.
+pub const LEASE_END_MS: u64 = 300;
+/// No floor is as far above the highest fence, in ticks of 10 us.
+const FLOOR_END: u64 = 100;
 /// Times a request is sent before its client gives up.
 const TRIES: u32 = 5;
 
@@ -23,7 +27,8 @@ pub enum What {
         ephemeral: bool,
         way: Way,
     },
-    Extend(Option<u64>),
+    /// With the length of the lease, and how far above the highest fence of the server the hold's own is to be.
+    Extend(Option<u64>, Option<u64>),
     Check,
     Guard,
     Release(Option<Vec<u8>>),
@@ -140,7 +145,10 @@ impl Client {
         let at = dice.within(0..self.held.len() as u64) as usize;
         let (held, names) = self.held[at].clone();
         let what = match dice.within(0..20) {
-            0..=2 => What::Extend(dice.percent(70).then(|| dice.within(2..300))),
+            0..=2 => What::Extend(
+                dice.percent(70).then(|| dice.within(2..LEASE_END_MS)),
+                dice.percent(20).then(|| dice.within(1..FLOOR_END)),
+            ),
             3..=4 => What::Check,
             5..=6 => What::Guard,
             7 => self.acquire(dice, Turn::No, false),
@@ -184,7 +192,7 @@ impl Client {
         });
         let ephemeral = dice.percent(15) && !matches!(way, Way::Poll(_));
         let cap_ms = dice.percent(15).then(|| dice.within(1..500));
-        What::Acquire { mode, turn, lease_ms: dice.within(2..300), name, cap_ms, ephemeral, way }
+        What::Acquire { mode, turn, lease_ms: dice.within(2..LEASE_END_MS), name, cap_ms, ephemeral, way }
     }
 
     /// Takes a reply in.
@@ -197,7 +205,7 @@ impl Client {
                 }
                 self.held[at].1.extend(name.clone());
             }
-            (What::Extend(_) | What::Check | What::Guard, Reply::No) => {
+            (What::Extend(..) | What::Check | What::Guard, Reply::No) => {
                 self.held.retain(|held| held.0 != request.key);
             }
             _ => {}

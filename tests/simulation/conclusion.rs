@@ -29,7 +29,7 @@ impl World {
             if let Answer::Granted { .. } = answer {
                 served.push(sitter.token.clone());
             }
-            self.tell(index, seat.0, &sitter, &answer, serving);
+            self.tell(index, seat.0, &sitter, &answer);
         }
         let node = &self.nodes[index];
         let polled = |token: &&Vec<u8>| node.holders(key).any(|seen| *seen.token == ***token);
@@ -50,7 +50,7 @@ impl World {
 
     fn publish(&mut self, index: usize, serving: bool) {
         for record in std::mem::take(&mut self.nodes[index].made) {
-            self.judge.record(&record, serving);
+            self.judge.record(&record, serving, self.now < self.nodes[index].grace_until);
             if serving {
                 self.history.push_back(record);
             }
@@ -60,7 +60,7 @@ impl World {
         }
     }
 
-    fn tell(&mut self, index: usize, seat: u64, sitter: &Sitter, answer: &Answer, serving: bool) {
+    fn tell(&mut self, index: usize, seat: u64, sitter: &Sitter, answer: &Answer) {
         let client = self.client_of(seat);
         let Answer::Granted { lock, fence, ttl_ms, waited_ms } = *answer else {
             let reply = if *answer == Answer::Empty { Reply::No } else { Reply::Error };
@@ -82,9 +82,7 @@ impl World {
         }
         if let Some(client) = client {
             let sent_us = self.clients[client].asked.as_ref().map_or(0, |asked| asked.sent_us);
-            if serving {
-                self.promise(index, key, &token, seat, sent_us + (waited_ms + ttl_ms) * MS);
-            }
+            self.promise(index, key, &token, seat, sent_us + (waited_ms + ttl_ms) * MS);
             self.reply(client, seat, Reply::Yes);
         }
     }
@@ -105,8 +103,13 @@ impl World {
         self.clients.iter().position(waits)
     }
 
-    /// The token holds the lock, and is about to be told so.
+    /// The token holds the lock, and is about to be told so. What one that was left behind tells is lost, and is true only
+    /// where the one that counts waits until it is over.
     pub fn promise(&mut self, index: usize, key: u8, token: &[u8], ticket: u64, until_us: u64) {
+        let lost = self.nodes[index].lineage != self.lineage;
+        if lost && self.rules.grace_ms == 0 {
+            return;
+        }
         let mut holders = self.nodes[index].holders(key);
         let seen = holders.find(|seen| *seen.token == *token).expect("who is told holds the lock");
         // An upgrade that is to be fetched is not known yet.
@@ -114,8 +117,8 @@ impl World {
             Some(before) if seen.hold.delivery == Delivery::Unfetched => Mode::Shared(before.limit),
             _ => seen.mode,
         };
-        let record = self.judge.rests_on(key, token);
+        let record = if lost { 0 } else { self.judge.rests_on(key, token) };
         let token = token.to_vec();
-        self.judge.promise(Promise { key, token, mode, until_us, record, ticket, known: false });
+        self.judge.promise(Promise { key, token, mode, until_us, record, ticket, known: false, lost });
     }
 }

@@ -9,7 +9,7 @@ const MS: u64 = 1_000;
 /// How soon one takes over after another.
 const SOON_US: std::ops::Range<u64> = 20 * MS..6 * SECOND;
 /// How long one may serve on after another took over. Within the ten seconds that a new primary's fences are ahead.
-const LEFT_BEHIND_US: u64 = 3 * SECOND;
+pub const LEFT_BEHIND_US: u64 = 3 * SECOND;
 
 impl World {
     /// Something goes wrong, and later something else.
@@ -109,7 +109,7 @@ impl World {
     /// From now on this server's past is the one that counts.
     fn lead(&mut self, index: usize) {
         let kept = self.nodes[index].last_id;
-        self.judge.lost(kept);
+        self.judge.lost(kept, self.rules.grace_ms > 0);
         self.history.retain(|record| record.id <= kept);
         for (other, node) in self.nodes.iter_mut().enumerate() {
             node.diverged |= other != index && node.last_id > kept;

@@ -26,6 +26,8 @@ pub struct Promise {
     pub ticket: u64,
     /// Whether the client knows.
     pub known: bool,
+    /// Whether the change is lost. Nobody else may have the lock even so, where there is a grace.
+    pub lost: bool,
 }
 
 impl fmt::Debug for Promise {
@@ -50,8 +52,9 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// A change that a server made. `serving`: it is the primary of the history that counts.
-    pub fn record(&mut self, record: &Record, serving: bool) {
+    /// A change that a server made. `serving`: it is the primary of the history that counts. `in_grace`: it gives no locks
+    /// out.
+    pub fn record(&mut self, record: &Record, serving: bool, in_grace: bool) {
         let change = record.change.as_deref().map(|bytes| codec::decode(bytes).expect("a change"));
         if let Some(Change::Set { holder, .. }) = &change {
             let (fence, owner) = (holder.fence.get(), (record.key, holder.token.bytes().to_vec()));
@@ -72,8 +75,22 @@ impl Judge {
             }
         }
         if serving {
+            if in_grace {
+                self.strengthens_nothing(record.key, change.as_ref());
+            }
             self.follow(record.key, change);
         }
+    }
+
+    /// In a grace nobody gets a lock, or more of it than it had.
+    fn strengthens_nothing(&self, key: u8, change: Option<&Change<'_>>) {
+        let Some(Change::Set { holder, .. }) = change else { return };
+        let known = self.followed.get(&key).into_iter().flatten().find(|known| known.0 == holder.token.bytes());
+        let known = known.unwrap_or_else(|| panic!("a lock is given out in a grace: {holder:?}"));
+        let stronger = holder.mode == Mode::Exclusive && known.3 != Mode::Exclusive;
+        let more =
+            holder.unnamed && !known.4 || holder.names.iter().any(|name| !known.5.contains(&name.bytes().to_vec()));
+        assert!(!stronger && !more, "a hold gets stronger in a grace: {known:?}, then {holder:?}");
     }
 
     fn follow(&mut self, key: u8, change: Option<Change<'_>>) {
@@ -102,11 +119,14 @@ impl Judge {
         }
     }
 
-    /// These changes are lost: what rested on them was never promised.
-    pub fn lost(&mut self, after: u64) {
-        let before = self.promises.len();
-        self.promises.retain(|promise| promise.record <= after);
-        self.voided += (before - self.promises.len()) as u64;
+    /// These changes are lost: what rested on them was never promised, but for what a grace makes up for.
+    pub fn lost(&mut self, after: u64, is_made_up_for: bool) {
+        let lost = |promise: &Promise| promise.record > after;
+        self.voided += self.promises.iter().filter(|promise| lost(promise)).count() as u64;
+        for promise in &mut self.promises {
+            promise.lost |= lost(promise);
+        }
+        self.promises.retain(|promise| is_made_up_for || !promise.lost);
     }
 
     /// The change that a hold rests on.
@@ -154,7 +174,7 @@ impl Judge {
 
     /// Whether the client was promised the lock for longer than now, and knows.
     pub fn counts_on(&self, key: u8, token: &[u8], now_us: u64) -> bool {
-        let meant = |promise: &&Promise| promise.key == key && promise.token == token && promise.known;
+        let meant = |promise: &&Promise| promise.key == key && promise.token == token && promise.known && !promise.lost;
         self.promises.iter().filter(meant).any(|promise| promise.until_us > now_us + MS_US)
     }
 

@@ -12,6 +12,8 @@ use redis_lock::core::table::{Answer, BoundHold, Effect, Origin, Site, Table};
 use redis_lock::core::time::{Instant, Now, Ticks};
 use std::collections::BTreeMap;
 
+use super::world::MS;
+
 /// Simulated time begins here, in us since 1970: after fences began.
 const EPOCH_US: u64 = 1_790_000_000_000_000;
 
@@ -83,10 +85,14 @@ pub struct Node {
     disk: Disk,
     /// Every change reaches the disk before anybody hears of it.
     fsync_always: bool,
+    /// For how long after it began to serve it gives no locks out.
+    grace_ms: u64,
+    /// Until when it gives none out.
+    pub grace_until: u64,
 }
 
 impl Node {
-    pub fn new(mono_us: u64, wall_us: i64, fsync_always: bool) -> Self {
+    pub fn new(mono_us: u64, wall_us: i64, fsync_always: bool, grace_ms: u64) -> Self {
         Self {
             table: Table::default(),
             keys: BTreeMap::new(),
@@ -104,6 +110,8 @@ impl Node {
             diverged: false,
             disk: Disk::default(),
             fsync_always,
+            grace_ms,
+            grace_until: 0,
         }
     }
 
@@ -224,6 +232,9 @@ impl Node {
         let now = self.now(true_us);
         self.role = Role::Primary;
         self.table.begin_serving(now);
+        self.table.set_grace_ms(self.grace_ms, now.instant);
+        self.table.begin_grace(now.instant);
+        self.grace_until = true_us + self.grace_ms * MS;
         self.table.stir(None);
     }
 
@@ -231,6 +242,7 @@ impl Node {
     pub fn stop_serving(&mut self) -> Vec<(u64, Sitter)> {
         self.role = Role::Replica;
         self.table.stop_serving();
+        self.table.drop_grace();
         let blocked = self.table.drop_lines();
         assert_eq!(blocked.len(), self.seats.len(), "whoever is blocked is known");
         self.closed.clear();

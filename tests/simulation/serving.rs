@@ -3,6 +3,7 @@
 use super::client::{Reply, Request, Way, What};
 use super::node::Sitter;
 use super::world::World;
+use redis_lock::core::fence::{Fence, STRANGER_BOUND_TICKS};
 use redis_lock::core::line::Seat;
 use redis_lock::core::name::{HoldName, Label, Token};
 use redis_lock::core::table::{Acquire, Acquired, Answer, Ask, ExtendOutcome, Limits, ReleaseOutcome, Wait};
@@ -31,7 +32,7 @@ impl World {
         let outcome = match &request.what {
             What::Acquire { .. } => self.acquire(index, request),
             What::Release(name) => self.release(index, request, name.as_deref()),
-            What::Extend(_) | What::Check | What::Guard => {
+            What::Extend(..) | What::Check | What::Guard => {
                 let outcome = self.question(index, request);
                 assert!(
                     !relies || !matches!(outcome, Outcome::Tell(Reply::No)),
@@ -45,9 +46,7 @@ impl World {
         self.conclude(index, key, &before, takes.then_some(&request.token));
         match outcome {
             Outcome::Held(ms) => {
-                if serving {
-                    self.promise(index, key, &request.token, request.id, request.sent_us + ms * MS);
-                }
+                self.promise(index, key, &request.token, request.id, request.sent_us + ms * MS);
                 self.reply(request.client, request.id, Reply::Yes);
             }
             Outcome::Tell(reply) => self.reply(request.client, request.id, reply),
@@ -82,6 +81,10 @@ impl World {
                 Outcome::Waits
             }
             Acquired::Held => Outcome::Tell(Reply::No),
+            Acquired::Grace(left_ms) => {
+                assert!(left_ms > 0, "a grace that is over: {request:?}");
+                Outcome::Tell(Reply::Error)
+            }
             Acquired::HeldShared | Acquired::NotHeld | Acquired::Deadlock | Acquired::TooManyHolds => {
                 Outcome::Tell(Reply::Error)
             }
@@ -93,15 +96,32 @@ impl World {
         let token = Token::new(&request.token).expect("a token");
         let node = &mut self.nodes[index];
         let left_ms = match request.what {
-            What::Extend(lease_ms) => {
+            What::Extend(lease_ms, above) => {
                 let lease = lease_ms.and_then(Lease::from_ms);
-                let extended = node.ask(request.key, self.now, &mut self.next_id, |table, site, now| {
-                    table.extend(site, token, lease, None, now)
+                let highest = node.table.fences().highest();
+                let floor = above.and_then(|above| Fence::new(highest + above));
+                let (extended, wall) = node.ask(request.key, self.now, &mut self.next_id, |table, site, now| {
+                    (table.extend(site, token, lease, floor, now), now.ticks)
                 });
+                let fence =
+                    node.holders(request.key).find(|seen| *seen.token == *request.token).map(|seen| seen.hold.fence);
                 match extended {
-                    ExtendOutcome::Extended(ms) => ms,
-                    ExtendOutcome::NotHeld => 0,
-                    ExtendOutcome::FloorAhead => panic!("there is no floor"),
+                    ExtendOutcome::Extended(ms) => {
+                        assert!(floor.is_none() || fence == floor, "{fence:?} with a floor of {floor:?}");
+                        ms
+                    }
+                    ExtendOutcome::NotHeld => {
+                        let after = node.table.fences().highest();
+                        // Whoever was first in line may have got the lock.
+                        let is_granted = node.holders(request.key).any(|seen| seen.hold.fence.get() == after);
+                        assert!(after == highest || is_granted, "a stranger raised the fences: {request:?}");
+                        0
+                    }
+                    ExtendOutcome::FloorAhead => {
+                        let bound = wall.get() + STRANGER_BOUND_TICKS;
+                        assert!(floor.is_some_and(|floor| floor.get() > bound), "{floor:?} is refused");
+                        return Outcome::Tell(Reply::Error);
+                    }
                 }
             }
             What::Guard => {
@@ -153,11 +173,13 @@ impl World {
         if !node.table.is_serving() {
             return;
         }
+        let now = node.now(self.now).instant;
         if node.frozen_until > self.now {
             let until = node.frozen_until;
             node.pump_at = Some(until);
             return self.at(until, super::world::Event::Pump { node: index });
         }
+        self.nodes[index].table.end_grace(now);
         for (connection, (lock, token)) in std::mem::take(&mut self.nodes[index].closed) {
             let Some(key) = self.nodes[index].table.get(lock).map(|lock| lock.place().key[0]) else { continue };
             self.look(index, key, |table, site, now| table.end_bound(site, &token, connection, now));
@@ -175,7 +197,11 @@ impl World {
         while let Some((waiter, key)) = self.next_over(index) {
             self.look(index, key, |table, site, now| {
                 table.settle(site, now);
-                table.end_wait(waiter, Answer::Empty);
+                let answer = match table.grace_left_ms(now.instant) {
+                    0 => Answer::Empty,
+                    left_ms => Answer::Grace(left_ms),
+                };
+                table.end_wait(waiter, answer);
             });
         }
         self.arm(index);

@@ -24,6 +24,9 @@ pub struct Rules {
     pub wall_us: u64,
     /// How often a message is lost, in percent.
     pub loss: u64,
+    /// `lock.grace`: 0, or longer than the longest lease and the time that a primary is left behind. Then what a failover
+    /// lost is given to nobody else while it lasts.
+    pub grace_ms: u64,
 }
 
 #[derive(Debug)]
@@ -95,7 +98,7 @@ impl World {
         let mut dice = Dice(seed);
         let nodes = (0..NODES).map(|_| {
             let wall_us = dice.within(0..2 * rules.wall_us + 1) as i64 - rules.wall_us as i64;
-            Node::new(dice.within(0..1_000 * SECOND), wall_us, rules.fsync_always)
+            Node::new(dice.within(0..1_000 * SECOND), wall_us, rules.fsync_always, rules.grace_ms)
         });
         let nodes = nodes.collect();
         let mut world = Self {
