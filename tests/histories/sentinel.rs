@@ -16,7 +16,7 @@ use super::worker::LEASE_MAX_MS;
 const SETTLE_WAIT: Duration = Duration::from_secs(120);
 const ASK_WAIT: Duration = Duration::from_secs(2);
 /// Of a run: a failover takes half of it.
-const SECONDS: u64 = 14;
+const SECONDS: u64 = 10;
 /// Of replicas, in whole seconds.
 const MAX_LAG: u64 = 1;
 /// What guarantees.md asks for: the longest lease, the lag, two seconds, and how long a link here holds back what a
