@@ -12,6 +12,7 @@ use super::redlock::{now, token, Failure, Held, Quorum};
 use super::scene::{self, assert_kept, run, stall};
 
 const SERVERS: usize = 5;
+const CLIENTS: usize = 8;
 const KEYS: u64 = 4;
 const SECONDS: u64 = 6;
 const LEASE: Duration = Duration::from_millis(1_500);
@@ -42,7 +43,9 @@ impl scene::Client for Client {
         self.history.asked.push((key.clone(), token.clone(), invoked));
         let Ok(mut held) = self.quorum.lock(&key, &token, WAIT) else { return };
         let returned = Instant::now();
-        let_pass(Duration::from_millis(self.dice.within(0..100)));
+        // Some hold it for long, so that it is held whenever a server forgets.
+        let at_most_ms = if self.dice.percent(30) { 1_000 } else { 100 };
+        let_pass(Duration::from_millis(self.dice.within(0..at_most_ms)));
         while self.dice.percent(30) && self.renew(&mut held) {
             let_pass(Duration::from_millis(self.dice.within(0..500)));
         }
@@ -152,7 +155,7 @@ on_every_server! {
             dice: Dice(seed.wrapping_add(1 + number as u64)),
             history: History::default(),
         };
-        let history = run(client, SECONDS, |dice| five.fault(dice));
+        let history = run(CLIENTS, client, SECONDS, |dice| five.fault(dice));
         assert_kept(&history);
     }
 }

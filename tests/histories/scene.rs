@@ -13,6 +13,8 @@ use super::history::{History, Hold};
 use super::worker::Worker;
 
 const CLIENTS: usize = 8;
+/// Where some hold locks for long.
+const CLIENTS_MANY: usize = 24;
 /// How long a run is where a fault is over soon.
 pub const SECONDS: u64 = 4;
 
@@ -43,6 +45,8 @@ pub struct Scene {
     pub safety: Safety,
     /// The ports by which clients of either side reach the server that is known by this one.
     pub routes: HashMap<u16, [u16; 2]>,
+    /// The lease of those who hold a lock for long, if there are any.
+    pub long_ms: u64,
 }
 
 impl Scene {
@@ -57,7 +61,7 @@ impl Scene {
     }
 
     fn with(primary: Primary, safety: Safety) -> Self {
-        Self { primary, safety, routes: HashMap::new() }
+        Self { primary, safety, routes: HashMap::new(), long_ms: 0 }
     }
 
     /// Another server is the primary.
@@ -95,8 +99,13 @@ pub trait Client: Send {
     fn history(self) -> History;
 }
 
-/// Lets clients work, each made with its number and the seed, for so long, while something goes wrong again and again.
-pub fn run<C: Client>(client: impl Fn(usize, u64) -> C, seconds: u64, mut fault: impl FnMut(&mut Dice)) -> History {
+/// Lets so many clients work, each made with its number and the seed, for so long, while something goes wrong again and again.
+pub fn run<C: Client>(
+    clients: usize,
+    client: impl Fn(usize, u64) -> C,
+    seconds: u64,
+    mut fault: impl FnMut(&mut Dice),
+) -> History {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
     let seed = from_env("REDIS_LOCK_HISTORY_SEED", clock);
     eprintln!("seed {seed}");
@@ -114,7 +123,7 @@ pub fn run<C: Client>(client: impl Fn(usize, u64) -> C, seconds: u64, mut fault:
                 client.history()
             })
         };
-        let clients: Vec<_> = (0..CLIENTS).map(start).collect();
+        let clients: Vec<_> = (0..clients).map(start).collect();
         let mut dice = Dice(seed);
         while Instant::now() < end {
             let_pass(Duration::from_millis(dice.within(50..400)));
@@ -136,7 +145,8 @@ impl Drop for Ends<'_> {
 
 /// Lets clients of these servers work.
 pub fn record(scene: &Scene, seconds: u64, fault: impl FnMut(&mut Dice)) -> History {
-    run(|number, seed| Worker::new(scene, number, seed), seconds, fault)
+    let clients = if scene.long_ms > 0 { CLIENTS_MANY } else { CLIENTS };
+    run(clients, |number, seed| Worker::new(scene, number, seed), seconds, fault)
 }
 
 /// Nothing that was promised is broken.

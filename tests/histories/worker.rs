@@ -14,8 +14,10 @@ const PATIENCE: Duration = Duration::from_millis(1_500);
 /// Times a request is sent.
 const TRIES: usize = 4;
 const KEYS: u64 = 3;
-/// No lease is as long.
-pub const LEASE_MAX_MS: u64 = 400;
+/// Where some are held for long.
+const KEYS_MANY: u64 = 12;
+/// No lease is as long, but for those that have to be long.
+const LEASE_END_MS: u64 = 400;
 
 pub struct Worker<'a> {
     scene: &'a Scene,
@@ -35,19 +37,18 @@ pub struct Worker<'a> {
 impl scene::Client for Worker<'_> {
     fn work(&mut self) {
         self.units += 1;
-        let key = format!("{{k{}}}", self.dice.within(0..KEYS));
+        let keys = if self.scene.long_ms > 0 { KEYS_MANY } else { KEYS };
+        let key = format!("{{k{}}}", self.dice.within(0..keys));
         let token = format!("{}-{}", self.name, self.units);
-        let lease_ms = self.dice.within(40..LEASE_MAX_MS);
+        // Some hold a lock for so long that it has to outlast a failover.
+        let long = self.scene.long_ms > 0 && self.dice.percent(30);
+        let lease_ms = if long { self.scene.long_ms } else { self.dice.within(40..LEASE_END_MS) };
         let Some(mut hold) = self.acquire(&key, &token, lease_ms) else { return };
-        self.idle(0..30);
-        if self.dice.percent(30) {
-            let sent = Instant::now();
-            let left = self.ask(&key, args!["LOCK.EXTEND", key, token, "PX", lease_ms]);
-            if let Some(Reply::Int(left @ 1..)) = left {
-                let until = sent + Duration::from_millis(left.unsigned_abs());
-                // An extension of the same length is not replicated, and one that was not heard of is not counted.
-                hold.until = hold.until.max(until);
-            }
+        let at_most_ms = if long { lease_ms } else { 30 };
+        self.idle(0..at_most_ms);
+        if long || self.dice.percent(30) {
+            self.extend(&mut hold, lease_ms);
+            self.idle(0..at_most_ms);
         }
         // It may have been paused beyond its lease.
         if self.dice.percent(10) {
@@ -134,6 +135,21 @@ impl<'a> Worker<'a> {
         super::harness::let_pass(Duration::from_millis(self.dice.within(range)));
     }
 
+    /// Extends a hold. An extension that was not heard of is not counted, nor one that would have to be known to replicas
+    /// and is not. These hear only of one that changes the length of the lease.
+    fn extend(&mut self, hold: &mut Hold, lease_ms: u64) {
+        let sent = Instant::now();
+        let words = args!["LOCK.EXTEND", hold.key, hold.token, "PX", lease_ms + 1];
+        let Some(Reply::Int(left @ 1..)) = self.ask(&hold.key, words) else { return };
+        let is_known = match self.scene.safety {
+            Safety::Told | Safety::Grace(_) => true,
+            Safety::Replicated(replicas) => self.is_replicated(&hold.key, replicas),
+        };
+        if is_known {
+            hold.until = hold.until.max(sent + Duration::from_millis(left.unsigned_abs()));
+        }
+    }
+
     fn acquire(&mut self, key: &str, token: &str, lease_ms: u64) -> Option<Hold> {
         for _ in 0..TRIES {
             let invoked = Instant::now();
@@ -147,7 +163,8 @@ impl<'a> Worker<'a> {
             let until = invoked + Duration::from_millis((given.waited + given.ttl).unsigned_abs());
             let known = match self.scene.safety {
                 Safety::Told => true,
-                Safety::Replicated(replicas) | Safety::Grace(replicas) => self.is_replicated(key, replicas),
+                Safety::Replicated(replicas) => self.is_replicated(key, replicas),
+                Safety::Grace(replicas) => self.dice.percent(30) && self.is_replicated(key, replicas),
             };
             let safe = known || matches!(self.scene.safety, Safety::Grace(_));
             let (key, token, fence) = (key.to_owned(), token.to_owned(), given.fence);
