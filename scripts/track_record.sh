@@ -23,11 +23,13 @@ binary() { # TARGET ...: the path of the test program
 }
 units=$(binary --lib)
 blackbox=$(binary --test blackbox)
-[ -x "$units" ] && [ -x "$blackbox" ] || { cat "$output" >&2; exit 1; }
+simulation=$(binary --test simulation)
+[ -x "$units" ] && [ -x "$blackbox" ] && [ -x "$simulation" ] || { cat "$output" >&2; exit 1; }
 
-run() { # TEST: a unit test by its path, or a black-box test on every server; what it printed is in $output
+run() { # TEST: a unit test by its path, a simulation, or a black-box test on every server; what it printed is in $output
     case $1 in
         core::*) "$units" --exact "$1" >"$output" 2>&1 ;;
+        simulation::*) "$simulation" --exact "${1#*::}" >"$output" 2>&1 ;;
         *) "$blackbox" "$1::" >"$output" 2>&1 ;;
     esac
 }

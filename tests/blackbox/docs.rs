@@ -223,9 +223,12 @@ fn every_guarantee_names_tests_that_exist() {
         assert!(!tests.is_empty(), "no test shows {row}");
         for test in tests {
             let (file, name) = test.split_once("::").unwrap_or_else(|| panic!("{test} is no test"));
-            let path = match file {
-                "quorum_model" => root().join("tests/quorum_model/main.rs"),
-                _ => root().join("tests/blackbox").join(file).with_extension("rs"),
+            let (path, name) = match (file, name.split_once("::")) {
+                ("quorum_model" | "simulation", _) => (root().join("tests").join(file).join("main.rs"), name),
+                ("histories", Some((file, name))) => {
+                    (root().join("tests/histories").join(file).with_extension("rs"), name)
+                }
+                _ => (root().join("tests/blackbox").join(file).with_extension("rs"), name),
             };
             let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{test}: {error}"));
             assert!(text.contains(&format!("fn {name}(")), "there is no {test}");
