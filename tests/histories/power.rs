@@ -11,7 +11,7 @@ use super::scene::{assert_kept, record, rewrite, Safety, Scene, SECONDS};
 const LONG_MS: u64 = 600_000;
 /// What `everysec` may lose, by its documentation.
 const LOST_AT_MOST: Duration = Duration::from_secs(2);
-const ROUNDS: u64 = 3;
+const ROUNDS: u64 = 2;
 const SOON: Duration = Duration::from_secs(60);
 
 /// Takes locks, each by its own name, for so long. The longest time between two of them is how long the machine or the

@@ -14,8 +14,8 @@ use super::scene::{assert_kept, record, rewrite, stall, watched_primary, Safety,
 /// They wait before they act, and longer where the machine stood still.
 const SETTLE_WAIT: Duration = Duration::from_secs(120);
 const ASK_WAIT: Duration = Duration::from_secs(2);
-/// Of a run: a failover takes half of it.
-const SECONDS: u64 = 10;
+/// Of a run: a failover takes most of it.
+const SECONDS: u64 = 7;
 /// Of replicas, in whole seconds.
 const MAX_LAG: u64 = 1;
 /// The longest lease: longer than a failover takes.
