@@ -4,7 +4,10 @@ use super::pump::Spot;
 use crate::core::time::Instant;
 use std::collections::{BTreeSet, HashMap};
 
-/// The end of each legacy lock that somebody waits for.
+/// So many are no burden, even if nobody waits for them any more.
+const FEW: usize = 64;
+
+/// The end of each legacy lock that somebody waits for, or waited for.
 #[derive(Default)]
 pub(super) struct Ends {
     of: HashMap<Spot, Instant>,
@@ -18,6 +21,15 @@ impl Ends {
             self.in_order.remove(&(before, spot.clone()));
         }
         self.in_order.insert((end, spot));
+    }
+
+    /// Forgets those that nobody waits for any more, once there are more of these than of others: it costs a walk.
+    pub(super) fn forget_unless(&mut self, waiters: usize, waited_for: impl Fn(&Spot) -> bool) {
+        if self.of.len() <= 2 * waiters + FEW {
+            return;
+        }
+        self.of.retain(|spot, _| waited_for(spot));
+        self.in_order.retain(|(_, spot)| waited_for(spot));
     }
 
     /// When the next of them ends.

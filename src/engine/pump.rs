@@ -100,6 +100,10 @@ pub fn watch_legacy(context: &Context, place: Place<'_>, now: Instant, ttl_ms: u
         if waited_for {
             // The server counts a key as expired one ms after its time.
             state.agenda.legacy.set(seats::owned(place), now.after_ms(ttl_ms + 1));
+            state
+                .agenda
+                .legacy
+                .forget_unless(state.table.lines().len(), |spot| state.table.lines().count(self::place(spot)) > 0);
         }
         waited_for
     });
@@ -120,12 +124,14 @@ pub fn run(context: &Context) {
     grace::end(now);
     if context.must_not_write() && !bug("hand-over-while-paused") {
         end_waits(context, now, false);
-        timer::arm::<hooks::Engine>(context, now, later(now, PAUSE_POLL_MICROS));
+        let some_left = with(|state| state.table.lines().next_over(now).is_some());
+        timer::arm::<hooks::Engine>(context, now, if some_left { now } else { later(now, PAUSE_POLL_MICROS) });
         return;
     }
     undo::put_all_back(context);
     undo::undo_expires(context);
     take_back(context, now);
+    retry(context, now);
     end_bound(context, now);
     patrol::receive_newcomers(context, now);
     end_leases(context, now);
@@ -201,16 +207,27 @@ fn attend(context: &Context, key: &Key<'_>, place: Place<'_>) -> Option<Refusal>
     refusal
 }
 
+/// Tries again what the server refused. It refuses one like all others, so while it goes on, one is enough to see that.
+fn retry(context: &Context, now: Instant) {
+    if !with(|state| state.agenda.retry_at.take_if(|at| *at <= now).is_some()) {
+        return;
+    }
+    if let Some(spot) = with(|state| state.agenda.refused.pop()) {
+        with_key(context, &spot, |key| attend(context, key, place(&spot)));
+    }
+    with(|state| {
+        if state.agenda.retry_at.is_none() {
+            state.agenda.stirred.append(&mut state.agenda.refused);
+            state.closed.append(&mut state.agenda.refused_closed);
+        }
+    });
+}
+
 /// Looks at places where something happened, or where a hand-over was refused a while ago.
 fn serve_stirred(context: &Context, now: Instant) {
     with(|state| {
         while let Some(spot) = state.agenda.legacy.take_over(now) {
             state.table.stir_place(place(&spot));
-        }
-        if state.agenda.retry_at.is_some_and(|at| at <= now) {
-            state.agenda.retry_at = None;
-            state.agenda.stirred.append(&mut state.agenda.refused);
-            state.closed.append(&mut state.agenda.refused_closed);
         }
         if state.agenda.stirred.is_empty() {
             state.agenda.stirred = state.table.take_stirred();
@@ -266,9 +283,12 @@ fn end_bound(context: &Context, now: Instant) {
             if !with(|state| state.table.is_bound(lock, token, client)) {
                 return;
             }
-            if context.refusal(key).is_some() {
+            if let Some(refusal) = context.refusal(key) {
                 with(|state| {
                     state.agenda.refused_closed.push(closed.clone());
+                    if let Refusal::Other(_) = refusal {
+                        state.agenda.refused_closed.append(&mut state.closed);
+                    }
                     state.agenda.retry_at = Some(later(now, RETRY_MICROS));
                 });
                 return;

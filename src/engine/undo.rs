@@ -21,11 +21,6 @@ pub(super) fn put_all_back(context: &Context) {
 /// to live, at which the next start would drop it. Nobody is told: the pump still does that. The command that saves may
 /// have evicted them itself, or came in the same turn as an EXPIRE.
 pub fn stand_in(context: &Context) {
-    for handle in with(|state| state.table.all_evicted()) {
-        if let Some(spot) = seats::place_of(handle) {
-            with_key(context, &spot, |key| lock_in(key) == Ok(None) && key.store(handle));
-        }
-    }
     for spot in with(|state| std::mem::take(&mut state.expires)) {
         let unsaved = with_key(context, &spot, |key| {
             let expires = matches!(lock_in(key), Ok(Some(_))) && key.has_ttl();
@@ -36,6 +31,12 @@ pub fn stand_in(context: &Context) {
         });
         if unsaved == Some(true) {
             with(|state| state.expires_unsaved.push(spot));
+        }
+    }
+    // After the others: one whose time to live is over goes as its key is opened.
+    for handle in with(|state| state.table.all_evicted()) {
+        if let Some(spot) = seats::place_of(handle) {
+            with_key(context, &spot, |key| lock_in(key) == Ok(None) && key.store(handle));
         }
     }
 }

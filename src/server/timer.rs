@@ -53,9 +53,9 @@ pub(super) fn start<H: Hooks>() -> Result<(), String> {
     };
     TIMER.with(|timer| (timer.over, timer.now) = (over, now));
     for fd in [over, now] {
-        // SAFETY: no data is passed; the server refuses what is no descriptor.
-        let status = unsafe { api!(RedisModule_EventLoopAdd)(fd, READABLE, Some(woken::<H>), null_mut()) };
-        if status != raw::REDISMODULE_OK as c_int {
+        // SAFETY: the descriptor is open; no data is passed.
+        let add = || unsafe { api!(RedisModule_EventLoopAdd)(fd, READABLE, Some(woken::<H>), null_mut()) };
+        if fd < 0 || add() != raw::REDISMODULE_OK as c_int {
             let why = io::Error::last_os_error();
             stop();
             return Err(format!("no timer: {why}"));

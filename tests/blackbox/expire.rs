@@ -137,6 +137,29 @@ on_every_server! {
         }
     }
 
+    /// The time to live is over by the save, which comes before the module's next turn: the snapshot has the lock.
+    fn an_expire_that_is_over_by_a_save_in_the_same_turn_loses_no_lock(kind: Kind) {
+        let mut server = Server::start(kind);
+        let mut client = server.client();
+        let fence = take(&mut client, "k", "t", LONG_MS).fence;
+        for save in ["DEBUG RELOAD", "SAVE", "BGSAVE"] {
+            let replies = lines(&mut client, &["PEXPIRE k 20", "DEBUG SLEEP 0.025", save]);
+            assert_eq!(replies[0].int(), 1);
+            assert!(!replies[2].is_error(), "{replies:?}");
+            assert!(ms_left(&mut client, "k", "t") > 0, "{save}");
+            eventually(SOON, || match info_int(&mut client, "persistence", "rdb_bgsave_in_progress") {
+                0 => Ok(()),
+                busy => Err(busy),
+            });
+            server.kill9();
+            server.restart();
+            client = server.client();
+            assert!(ms_left(&mut client, "k", "t") > 0, "{save}");
+            assert_eq!(hold::fence(&mut client, "k"), fence, "{save}");
+            assert_eq!(cmd!(client, "PTTL", "k").int(), -1, "{save}");
+        }
+    }
+
     fn data_that_replaced_a_lock_keeps_its_own_ttl(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();

@@ -45,6 +45,21 @@ fn reasons(log: &str) -> Vec<&str> {
     log.lines().filter_map(|line| line.split_once(REFUSED)).map(|(_, reason)| reason).collect()
 }
 
+/// Lets the server open no more descriptors than this. How many it could open before.
+fn descriptors_up_to(server: &Server, most: Option<u64>) -> u64 {
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both structs are valid for the call; a null pointer sets nothing.
+    let got = unsafe { libc::prlimit(server.pid(), libc::RLIMIT_NOFILE, std::ptr::null(), &mut before) };
+    assert_eq!(got, 0, "read the limit of descriptors");
+    if let Some(most) = most {
+        let limit = libc::rlimit { rlim_cur: most, ..before };
+        // SAFETY: as above.
+        let set = unsafe { libc::prlimit(server.pid(), libc::RLIMIT_NOFILE, &limit, std::ptr::null_mut()) };
+        assert_eq!(set, 0, "set the limit of descriptors");
+    }
+    before.rlim_cur
+}
+
 /// A turn of the server's cron and one of everything else that modules are told of.
 #[track_caller]
 fn let_the_server_live(client: &mut Client) {
@@ -118,6 +133,25 @@ on_every_server! {
         load(&mut client, &["max-ttl", "60000"]).ok();
         let_the_server_live(&mut client);
         assert_eq!(grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "a")).ttl, 30_000);
+        assert_eq!(grant(&cmd!(client, "LOCK.ACQUIRE", "short", "PX", 20)).new, 1);
+        wait_until_free(&mut client, "short");
+    }
+
+    fn a_load_refused_for_want_of_descriptors_says_so(kind: Kind) {
+        let server = Server::builder(kind).without_module().start();
+        let mut client = server.client();
+        let whole = descriptors_up_to(&server, None);
+        // One by one until there are enough for the server to read the module's file: not for both of the module's own.
+        let said = (4..100).find_map(|most| {
+            descriptors_up_to(&server, Some(most));
+            let loaded = !load(&mut client, &[]).is_error();
+            let said = if loaded { "loaded".to_owned() } else { reasons(&server.log()).join("; ") };
+            (!said.is_empty()).then_some(said)
+        });
+        descriptors_up_to(&server, Some(whole));
+        assert_eq!(said.as_deref(), Some("no timer: Too many open files (os error 24)"));
+        let_the_server_live(&mut client);
+        load(&mut client, &[]).ok();
         assert_eq!(grant(&cmd!(client, "LOCK.ACQUIRE", "short", "PX", 20)).new, 1);
         wait_until_free(&mut client, "short");
     }

@@ -75,6 +75,30 @@ on_every_server! {
         });
     }
 
+    /// When the lock of another library would have ended is known only as long as somebody waits for it.
+    fn short_waits_for_legacy_locks_leave_nothing(kind: Kind) {
+        let server = Server::start(kind);
+        let mut client = server.client();
+        let mut base = 0;
+        for first in (0..60_000).step_by(1000) {
+            client.pipeline((first..first + BATCH).flat_map(|n| {
+                let key = format!("name {n}");
+                [
+                    args!["SET", key, "theirs", "PX", LONG_MS],
+                    args!["LOCK.ACQUIRE", key, "TOKEN", "t", "POLL", 5000],
+                    args!["LOCK.RELEASE", key, "t"],
+                    args!["DEL", key],
+                ]
+            }));
+            if first == 10_000 {
+                base = used(&mut client);
+            }
+        }
+        assert_eq!(info_int(&mut client, "lock", "lock_polling"), 0);
+        let grown = used(&mut client) - base;
+        assert!(grown < 90_000, "{grown} bytes for good");
+    }
+
     fn deleted_and_flushed_locks_leave_nothing(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();

@@ -8,7 +8,7 @@ use crate::harness::line::{
     count, holds, release, send_acquire, stand_dying, stand_in_line, stand_with, take, until_count, waiters,
 };
 use crate::harness::{
-    args, cmd, eventually, grant, info, on_every_server, send, timed, wait_in_sync, Client, Kind, Server,
+    args, cmd, eventually, grant, info, let_pass, on_every_server, send, timed, wait_in_sync, Client, Kind, Server,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -81,6 +81,26 @@ on_every_server! {
 
     fn a_pause_of_everything_writes_nothing(kind: Kind) {
         a_pause_writes_nothing_and_the_line_moves_on(kind, "ALL");
+    }
+
+    /// All of them at once, after the server could do nothing for a while: the next ones are not kept waiting.
+    fn forty_thousand_waits_that_end_in_a_pause_end_at_once(kind: Kind) {
+        const WAITS: usize = 40_000;
+        const WAIT_MS: u64 = 3000;
+        let server = Server::start(kind);
+        let mut client = server.client();
+        cmd!(client, "CONFIG", "SET", "lock.max-waiters", WAITS).ok();
+        take(&mut client, "k", "a");
+        client.pipeline((0..WAITS).map(|n| args!["LOCK.ACQUIRE", "k", "TOKEN", n, "POLL", WAIT_MS]));
+        cmd!(client, "CLIENT", "PAUSE", 60_000, "WRITE").ok();
+        server.sigstop();
+        let_pass(Duration::from_millis(WAIT_MS));
+        server.sigcont();
+        // A tenth of it if the pump goes on as it would without a pause, and more if it takes a rest in between.
+        let ((), took) = timed(|| until_count(&mut client, "polling", 0));
+        assert!(took < Duration::from_millis(1500), "{took:?}");
+        cmd!(client, "CLIENT", "UNPAUSE").ok();
+        assert_eq!(count(&mut client, "waits_ended_empty"), WAITS as i64);
     }
 
     fn the_end_of_a_pause_is_noticed_at_once(kind: Kind) {

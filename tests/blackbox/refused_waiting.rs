@@ -7,7 +7,9 @@ use std::time::Duration;
 use crate::harness::line::{
     count, release, send_acquire, stand_dying, stand_in_line, stand_with, take, until_count, waiters,
 };
-use crate::harness::{args, cmd, eventually, grant, info, on_every_server, wait_in_sync, Client, Kind, Server};
+use crate::harness::{
+    args, cmd, eventually, grant, info, let_pass, on_every_server, wait_in_sync, Client, Kind, Server,
+};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -45,6 +47,13 @@ fn until_lapsed(client: &mut Client, key: &str, token: &str) {
 }
 
 #[track_caller]
+fn cpu_seconds(client: &mut Client) -> f64 {
+    let cpu = info(client, "cpu");
+    let seconds = |name| cpu.text(name).parse::<f64>().expect("seconds");
+    seconds("used_cpu_user") + seconds("used_cpu_sys")
+}
+
+#[track_caller]
 fn no_replicas(waiter: &mut Client) {
     let told = waiter.recv();
     assert!(told.err().starts_with("NOREPLICAS"), "{told:?}");
@@ -78,6 +87,28 @@ on_every_server! {
         release(&mut client, "k", "b");
         assert_eq!(grant(&behind.recv()).token, b"c");
         until_count(&mut client, "held", 1);
+    }
+
+    /// However many lines there are: one is enough to see that the server still refuses.
+    fn a_server_that_refuses_hand_overs_is_at_rest(kind: Kind) {
+        const LINES: usize = 10_000;
+        let (primary, replica) = pair(kind);
+        let mut client = primary.client();
+        take(&mut client, "k", "a");
+        let _dying = stand_dying(&primary, "k", 3000);
+        let mut heir = stand_in_line(&primary, "k", "b");
+        for (token, option, ms) in [("a", "PX", 4000), ("b", "POLL", 10_000)] {
+            client.pipeline((0..LINES).map(|n| args!["LOCK.ACQUIRE", format!("k{n}"), "TOKEN", token, option, ms]));
+        }
+        release(&mut client, "k", "a");
+        lose(&primary, &replica);
+        until_lapsed(&mut client, &format!("k{}", LINES - 1), "a");
+        let before = cpu_seconds(&mut client);
+        let_pass(Duration::from_millis(1500));
+        let busy = cpu_seconds(&mut client) - before;
+        assert!(busy < 0.15, "busy for {busy:.2} s");
+        replica.replica_of(&primary);
+        assert_eq!(grant(&heir.recv()).token, b"b");
     }
 
     fn a_wait_that_ends_without_replicas_says_so(kind: Kind) {
