@@ -51,17 +51,23 @@ pub(super) fn start<H: Hooks>() -> Result<(), String> {
             libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC),
         )
     };
+    let made = if over < 0 || now < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
     TIMER.with(|timer| (timer.over, timer.now) = (over, now));
-    for fd in [over, now] {
-        // SAFETY: the descriptor is open; no data is passed.
-        let add = || unsafe { api!(RedisModule_EventLoopAdd)(fd, READABLE, Some(woken::<H>), null_mut()) };
-        if fd < 0 || add() != raw::REDISMODULE_OK as c_int {
-            let why = io::Error::last_os_error();
-            stop();
-            return Err(format!("no timer: {why}"));
-        }
+    let looked_at = made.and_then(|()| [over, now].into_iter().try_for_each(look_at::<H>));
+    looked_at.map_err(|why| {
+        stop();
+        format!("no timer: {why}")
+    })
+}
+
+fn look_at<H: Hooks>(fd: c_int) -> io::Result<()> {
+    // SAFETY: the descriptor is open; no data is passed.
+    let status = unsafe { api!(RedisModule_EventLoopAdd)(fd, READABLE, Some(woken::<H>), null_mut()) };
+    if status == raw::REDISMODULE_OK as c_int {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
-    Ok(())
 }
 
 /// Undoes [`start`]: the server refuses the module, and must not call it any more.

@@ -140,6 +140,7 @@ on_every_server! {
     fn a_load_refused_for_want_of_descriptors_says_so(kind: Kind) {
         let server = Server::builder(kind).without_module().start();
         let mut client = server.client();
+        assert!(cmd!(client, "PING").is("PONG"), "the connection has its descriptor");
         let whole = descriptors_up_to(&server, None);
         // One by one until there are enough for the server to read the module's file: not for both of the module's own.
         let said = (4..100).find_map(|most| {
