@@ -337,6 +337,11 @@ impl Lines {
         self.ends.first().filter(|&&(at, _)| at <= now).map(|&(_, waiter)| waiter)
     }
 
+    /// The databases that have a line.
+    pub fn dbs(&self) -> impl Iterator<Item = i32> + '_ {
+        self.by_place.keys().copied()
+    }
+
     /// The places of every line, or of those in one database.
     pub fn places(&self, db: Option<i32>) -> impl Iterator<Item = Place<'_>> {
         let lines = self.by_place.iter().filter(move |&(&here, _)| db.is_none_or(|db| db == here));

@@ -44,17 +44,24 @@ impl Table {
 
     /// Whether something happened where somebody waits.
     pub fn is_stirred(&self) -> bool {
-        !self.stirred.is_empty()
+        !self.stirred.is_empty() || !self.stirred_dbs.is_empty()
     }
 
     /// Places where the next in line may have its turn.
     pub fn take_stirred(&mut self) -> Vec<(i32, Box<[u8]>)> {
-        std::mem::take(&mut self.stirred).into_iter().collect()
+        let mut places: Vec<_> = std::mem::take(&mut self.stirred).into_iter().collect();
+        for db in std::mem::take(&mut self.stirred_dbs) {
+            places.extend(self.lines.places(Some(db)).map(|place| (place.db, place.key.into())));
+        }
+        // Always in the same order, so that a run of the simulation can be repeated.
+        places.sort_unstable();
+        places.dedup();
+        places
     }
 
     /// Something happened to every key of a database (`None`: of all).
     pub fn stir(&mut self, db: Option<i32>) {
-        self.stirred.extend(self.lines.places(db).map(|place| (place.db, place.key.into())));
+        self.stirred_dbs.extend(self.lines.dbs().filter(|&here| db.is_none_or(|db| db == here)));
     }
 
     /// Whatever left the keyspace last left for good, or went elsewhere: what is evicted from there later is something

@@ -198,6 +198,8 @@ pub struct Table {
     lines: Lines,
     /// Places with a line where something happened: the next in line may have its turn.
     stirred: BTreeSet<(i32, Box<[u8]>)>,
+    /// Databases where something happened to every key.
+    stirred_dbs: BTreeSet<i32>,
     fences: Fences,
     serving: Option<Serving>,
     grace: grace::Grace,

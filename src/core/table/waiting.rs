@@ -173,6 +173,7 @@ impl Table {
     /// Every wait is over: this node is no primary any more. Gives back the connections that are still blocked.
     pub fn drop_lines(&mut self) -> Vec<Seat> {
         self.stirred.clear();
+        self.stirred_dbs.clear();
         let lines = std::mem::take(&mut self.lines);
         self.counts.waits_ended_empty += lines.len() as u64;
         lines.seats()
