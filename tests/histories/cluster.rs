@@ -1,6 +1,8 @@
 //! A cluster of three primaries, each with a replica, while slots move and replicas take over.
 
-use super::harness::{cmd, is_primary, on_every_server, poll, Cluster, Kind, Server};
+use super::harness::{
+    cmd, eventually, is_primary, on_every_server, poll, wait_in_sync, Builder, Cluster, Kind, Server,
+};
 use super::network::{routes, Links};
 use super::scene::{assert_kept, record, stall, Safety, Scene, SECONDS};
 use std::time::Duration;
@@ -36,6 +38,29 @@ on_every_server! {
                 cluster.migrate_slot(slot, there);
                 cluster.migrate_slot(slot, here);
             }
+        });
+        assert_kept(&history);
+    }
+
+    /// Without being asked to: the other primaries elect the replica.
+    fn what_replicas_have_is_kept_when_primaries_of_a_cluster_die(kind: Kind) {
+        let quick = |builder: Builder| builder.arg("cluster-node-timeout", 1000);
+        let mut cluster = Cluster::start_with(kind, 3, quick);
+        (0..3).for_each(|primary| {
+            cluster.add_replica_with(primary, quick);
+        });
+        // Clients ask the first node where a lock is.
+        let mut owners = ["{k0}", "{k1}", "{k2}"].map(|key| cluster.owner(key)).into_iter();
+        let dying = owners.find(|&owner| owner != 0).expect("not all locks are on one node");
+        let (mut above, mut below) = (dying, dying + 3);
+        let scene = Scene::of(cluster.nodes[0].port(), Safety::Replicated(1));
+        let history = record(&scene, 2 * SECONDS, |_| {
+            cluster.nodes[above].kill9();
+            eventually(SOON, || is_primary(&cluster.nodes[below]));
+            cluster.nodes[above].restart();
+            (above, below) = (below, above);
+            cluster.wait_until_ok();
+            wait_in_sync(&cluster.nodes[above], &cluster.nodes[below]);
         });
         assert_kept(&history);
     }
