@@ -7,6 +7,8 @@ use super::network::{routes, Links};
 use super::scene::{assert_kept, record, stall, Safety, Scene, SECONDS};
 use std::time::Duration;
 
+/// Longer than a takeover takes.
+const LONG_MS: u64 = 4_000;
 const SOON: Duration = Duration::from_secs(30);
 
 on_every_server! {
@@ -53,7 +55,8 @@ on_every_server! {
         let mut owners = ["{k0}", "{k1}", "{k2}"].map(|key| cluster.owner(key)).into_iter();
         let dying = owners.find(|&owner| owner != 0).expect("not all locks are on one node");
         let (mut above, mut below) = (dying, dying + 3);
-        let scene = Scene::of(cluster.nodes[0].port(), Safety::Replicated(1));
+        let mut scene = Scene::of(cluster.nodes[0].port(), Safety::Replicated(1));
+        scene.long_ms = LONG_MS;
         let history = record(&scene, 2 * SECONDS, |_| {
             cluster.nodes[above].kill9();
             eventually(SOON, || is_primary(&cluster.nodes[below]));
