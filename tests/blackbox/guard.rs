@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use crate::harness::{
-    args, cmd, eventually, grant, info, info_int, on_every_server, send, within_ms, Client, Kind, Reply, Server,
+    args, cmd, eventually, grant, info, info_int, on_every_server, send, wait_until_free, within_ms, Client, Kind,
+    Reply, Server,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -97,7 +98,8 @@ on_every_server! {
             });
         });
         let ran = cmd!(client, "GET", "n").text();
-        // From here on another worker is free to take the lock, and the first one stays out.
+        // Another worker takes the lock, and the first one stays out.
+        wait_until_free(&mut client, "k");
         grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "u"));
         assert_not_held(&cmd!(client, "LOCK.GUARD", "k", "t", "INCR", "n"));
         assert_eq!(cmd!(client, "GET", "n").text(), ran);
