@@ -27,8 +27,8 @@ pub fn arrived(context: &Context, handle: Handle) {
     arm_at_once(context);
 }
 
-/// A command is about to look at a lock. If the lock's slot is still on its way here, every lease starts anew first: it
-/// does not run yet, however long ago the last patrol was.
+/// Somebody is about to look at a lock. If its slot was still on its way here when the last patrol came by, every lease
+/// starts anew first: the slot may have come a moment ago, however long ago the patrol was.
 pub(super) fn hold_back_if_arriving(state: &mut State, handle: Handle, now: Instant) {
     if state.agenda.arriving.contains(&handle) {
         state.table.hold_back(handle, now);

@@ -183,9 +183,12 @@ fn attend(context: &Context, key: &Key<'_>, place: Place<'_>) -> Option<Refusal>
     let refusal = if hands_over || context.is_cluster() { context.refusal(key) } else { None };
     let refusal = refusal.filter(|_| !bug("hand-over-though-refused"));
     match &refusal {
-        None => {
-            with(|state| state.table.settle(site, now));
-        }
+        None => with(|state| {
+            if let Some(handle) = lock {
+                patrol::hold_back_if_arriving(state, handle, now.instant);
+            }
+            state.table.settle(site, now);
+        }),
         Some(Refusal::NotOurs) => with(|state| {
             state.table.end_waits(place, &Answer::SlotGone);
             if let Some(handle) = lock.filter(|&handle| state.table.hold_back(handle, now.instant)) {

@@ -8,7 +8,7 @@ use crate::harness::line::{
     LONG_MS,
 };
 use crate::harness::{
-    args, busily, cmd, eventually, grant, on_every_server, timed, Client, Cluster, Kind, Reply, Server,
+    args, busily, cmd, eventually, grant, let_pass, on_every_server, timed, Client, Cluster, Kind, Reply, Server,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -113,6 +113,31 @@ on_every_server! {
         m.cluster.assign_slot(m.slot, m.to);
         let next = grant(&cmd!(m.target, "LOCK.ACQUIRE", "{k}", "TOKEN", "b", "BLOCK", 0));
         assert!(next.waited > 0, "it runs from now on, and ends");
+    }
+
+    /// Nobody asks for it: the node alone decides when it is over, between two looks at whether the slot came.
+    fn a_short_lease_is_whole_when_its_slot_comes(kind: Kind) {
+        const LEASE_MS: u64 = 600;
+        let mut m = Move::prepare(kind);
+        take_for(&mut m.source, "{k}", "a", LEASE_MS);
+        let payload = cmd!(m.source, "DUMP", "{k}").bulk().to_vec();
+        release(&mut m.source, "{k}", "a");
+        m.cluster.open_slot(m.slot, m.to);
+        // Moments apart, so that each is at another point of its lease when the slot comes.
+        let keys = ["{k}1", "{k}2", "{k}3", "{k}4", "{k}5", "{k}6"];
+        for key in keys {
+            cmd!(m.target, "ASKING").ok();
+            cmd!(m.target, "RESTORE", key, 0, &payload).ok();
+            let_pass(Duration::from_millis(LEASE_MS / 6));
+        }
+        let before = Instant::now();
+        m.cluster.assign_slot(m.slot, m.to);
+        busily(SOON, || {
+            let there = keys.iter().filter(|key| cmd!(m.target, "EXISTS", **key).int() == 1).count();
+            let whole = before.elapsed() >= Duration::from_millis(LEASE_MS);
+            assert!(there == keys.len() || whole, "{there} left after {:?}", before.elapsed());
+            if there == 0 { Ok(()) } else { Err(there) }
+        });
     }
 
     fn a_slot_that_is_reassigned_with_its_keys_tells_the_line(kind: Kind) {
