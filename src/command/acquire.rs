@@ -54,6 +54,7 @@ const HINT: &str =
 #[derive(Default)]
 struct Given<'a> {
     token: Option<Token<'a>>,
+    token_at: usize,
     lease: Option<Lease>,
     waiting: Option<Waiting>,
     mode: Option<Mode>,
@@ -66,6 +67,7 @@ struct Given<'a> {
 
 struct Request<'a> {
     token: Option<Token<'a>>,
+    token_at: usize,
     ask: Ask<'a>,
     waiting: Option<Waiting>,
     label: Option<Label<'a>>,
@@ -85,9 +87,8 @@ impl Command for LockAcquire {
 impl Answers for LockAcquire {
     fn answer(context: &Context, args: Args<'_>, seat: u64) {
         answer(context, || {
-            let token = parse(args)?.token.ok_or(Failure::WaitWithoutToken)?;
-            let answer = seats::take_answer(context, args, token.bytes(), seat);
-            match answer.ok_or(Failure::LostBeforeReply)? {
+            let (token, answer) = seats::take_answer(context, args, seat).ok_or(Failure::LostBeforeReply)?;
+            match answer {
                 Answer::Granted { fence, ttl_ms, waited_ms, .. } => {
                     grant(context, token, [fence.get(), ttl_ms, waited_ms, 1]);
                 }
@@ -139,6 +140,7 @@ fn read_name<'a>(options: &mut Options<'a>, word: Word<'a>, given: &mut Given<'a
     if word.is("TOKEN") {
         let (value, at) = options.value(word, "TOKEN")?;
         once(&mut given.token, options::token(value, at)?, word, "TOKEN")?;
+        given.token_at = at;
     } else if word.is("LABEL") {
         let (value, at) = options.value(word, "LABEL")?;
         once(&mut given.label, options::label(value, at)?, word, "LABEL")?;
@@ -197,7 +199,7 @@ impl<'a> Given<'a> {
             cap_ms: self.cap_ms,
             ephemeral: self.ephemeral.is_some(),
         };
-        Ok(Request { token: self.token, ask, waiting: self.waiting, label: self.label })
+        Ok(Request { token: self.token, token_at: self.token_at, ask, waiting: self.waiting, label: self.label })
     }
 }
 
@@ -255,7 +257,9 @@ fn apply(context: &Context, args: Args<'_>, request: Request<'_>) -> Result<(), 
         Acquired::Held => context.reply_null_array(),
         Acquired::Waits(waiter) => {
             if let Wait::Block(seat, _) = wait {
-                seats::sit::<LockAcquire>(context, seat, waiter);
+                if !seats::sit::<LockAcquire>(context, seat, waiter, request.token_at) {
+                    return Err(Failure::CannotBlock);
+                }
             }
         }
         Acquired::HeldShared => return Err(Failure::HeldShared),

@@ -91,6 +91,8 @@ pub enum Failure {
     UpgradeToShared,
     /// DOWNGRADE without SHARED or LIMIT.
     DowngradeToExclusive,
+    /// BLOCK on a connection that the server does not block.
+    CannotBlock,
     /// EPHEMERAL with POLL.
     EphemeralPoll,
     /// EPHEMERAL from a script or another module.
@@ -232,6 +234,9 @@ impl Failure {
             Self::TurnWithoutToken => "ERR UPGRADE and DOWNGRADE need TOKEN token: that of the hold".to_owned(),
             Self::UpgradeToShared => "ERR UPGRADE makes a hold exclusive: leave SHARED and LIMIT out".to_owned(),
             Self::DowngradeToExclusive => "ERR DOWNGRADE makes a hold shared: add SHARED or LIMIT n".to_owned(),
+            Self::CannotBlock => {
+                "ERR this server lets no subscribed connection wait: BLOCK on another one, or POLL".to_owned()
+            }
             Self::EphemeralPoll => {
                 "ERR EPHEMERAL goes with BLOCK, not with POLL: a poll keeps no connection".to_owned()
             }
@@ -296,6 +301,7 @@ mod tests {
             Failure::TurnWithoutToken,
             Failure::UpgradeToShared,
             Failure::DowngradeToExclusive,
+            Failure::CannotBlock,
             Failure::EphemeralPoll,
             Failure::EphemeralWithoutConnection,
             Failure::HeldShared,

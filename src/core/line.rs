@@ -2,12 +2,14 @@
 //! the order and finds a waiter by place, by token or by the end of its wait, each without walking a line.
 
 use super::hold::Mode;
-use super::name::{Place, Token};
+use super::name::{Label, Place, Token};
+use super::packed::{Packed, Shared};
 use super::slab::{Handle, Slab};
 use super::time::{Instant, Lease};
 use crate::seeded::bug;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 use std::slice;
 
 /// A blocked connection, by the number the engine gave it.
@@ -19,11 +21,11 @@ pub struct Waiter {
     /// The lock's database.
     pub db: i32,
     /// The lock's key.
-    pub key: Box<[u8]>,
+    pub key: Rc<[u8]>,
     /// Who waits.
-    pub token: Box<[u8]>,
+    pub token: Shared,
     /// The label a grant gets.
-    pub label: Box<[u8]>,
+    pub label: Shared,
     /// The lease a grant gets.
     pub lease: Lease,
     /// How the token wants to hold the lock.
@@ -54,12 +56,12 @@ pub struct Waiter {
 
 impl Waiter {
     /// A waiter that has not joined a line yet.
-    pub fn new(place: Place<'_>, token: Token<'_>, lease: Lease, now: Instant) -> Self {
+    pub fn new(db: i32, key: Rc<[u8]>, token: Token<'_>, label: Label<'_>, lease: Lease, now: Instant) -> Self {
         Self {
-            db: place.db,
-            key: place.key.into(),
-            token: token.bytes().into(),
-            label: Box::default(),
+            db,
+            key,
+            token: Packed::from(token).into(),
+            label: Packed::from(label).into(),
             lease,
             mode: Mode::Exclusive,
             name: None,
@@ -91,12 +93,24 @@ impl Waiter {
 /// The waiters of one lock.
 struct Line {
     db: i32,
-    key: Box<[u8]>,
+    key: Rc<[u8]>,
     waiters: BTreeMap<u64, Handle>,
     /// The lock they wait for, when last seen.
     lock: Option<Handle>,
     /// How many of them belong to a token that waits elsewhere too: only these can be part of a longer cycle.
     entangled: usize,
+}
+
+/// Names a line.
+#[derive(Clone, Copy)]
+pub struct LineHandle(Handle);
+
+impl Line {
+    fn first(&self) -> Option<Handle> {
+        let next =
+            if bug("last-come-first-served") { self.waiters.last_key_value() } else { self.waiters.first_key_value() };
+        next.map(|(_, &waiter)| waiter)
+    }
 }
 
 /// Where one token waits: in one line as a rule, which takes no memory of its own.
@@ -122,11 +136,11 @@ const FIRST_ORDER: u64 = 1 << 62;
 pub struct Lines {
     waiters: Slab<Waiter>,
     lines: Slab<Line>,
-    by_place: BTreeMap<i32, HashMap<Box<[u8]>, Handle>>,
+    by_place: BTreeMap<i32, HashMap<Rc<[u8]>, Handle>>,
     /// The line that was asked for last: a command asks for the same one several times, and so does the next command
     /// where many want one lock.
     last: Cell<Option<Handle>>,
-    by_token: HashMap<Box<[u8]>, Waits>,
+    by_token: HashMap<Rc<[u8]>, Waits>,
     ends: BTreeSet<(Instant, Handle)>,
     joined: u64,
     blocked: usize,
@@ -173,13 +187,13 @@ impl Lines {
         }
     }
 
-    /// Puts a waiter at the end of its lock's line; an upgrade at the head.
-    pub fn join(&mut self, mut waiter: Waiter) -> Handle {
+    /// Puts a waiter at the end of its lock's line; an upgrade at the head. `lock` is the one that stands there.
+    pub fn join(&mut self, mut waiter: Waiter, lock: Option<Handle>) -> Handle {
         self.joined += 1;
         let order = if waiter.upgrade { self.joined } else { FIRST_ORDER + self.joined };
-        let line = self.line_at(waiter.place()).unwrap_or_else(|| self.begin_line(waiter.place()));
+        let line = self.line_at(waiter.place()).unwrap_or_else(|| self.begin_line(&waiter));
         (waiter.order, waiter.line) = (order, Some(line));
-        let (until, blocks, token) = (waiter.until, waiter.seat.is_some(), waiter.token.clone());
+        let (until, blocks, token) = (waiter.until, waiter.seat.is_some(), waiter.token.given().clone());
         let handle = self.waiters.insert(waiter);
         self.blocked += usize::from(blocks);
         if let Some(until) = until {
@@ -187,12 +201,13 @@ impl Lines {
         }
         if let Some(line) = self.lines.get_mut(line) {
             line.waiters.insert(order, handle);
+            line.lock = lock.or(line.lock);
         }
         self.note_wait(token, handle);
         handle
     }
 
-    fn note_wait(&mut self, token: Box<[u8]>, handle: Handle) {
+    fn note_wait(&mut self, token: Rc<[u8]>, handle: Handle) {
         let mut newly_entangled = (None, None);
         self.by_token
             .entry(token)
@@ -224,7 +239,7 @@ impl Lines {
     }
 
     fn forget_wait(&mut self, waiter: &Waiter, handle: Handle) {
-        let Some((token, Waits::Many(mut waits))) = self.by_token.remove_entry(&waiter.token) else { return };
+        let Some((token, Waits::Many(mut waits))) = self.by_token.remove_entry(&*waiter.token) else { return };
         waits.retain(|&other| other != handle);
         self.count_entangled(waiter.line, false);
         let waits = match waits.as_slice() {
@@ -257,9 +272,24 @@ impl Lines {
 
     /// The waiter whose turn is next.
     pub fn first(&self, place: Place<'_>) -> Option<Handle> {
-        let waiters = &self.line(place)?.waiters;
-        let next = if bug("last-come-first-served") { waiters.last_key_value() } else { waiters.first_key_value() };
-        next.map(|(_, &waiter)| waiter)
+        self.line(place)?.first()
+    }
+
+    /// The line at a place.
+    pub fn at(&self, place: Place<'_>) -> Option<LineHandle> {
+        self.line_at(place).map(LineHandle)
+    }
+
+    /// The waiter of this line whose turn is next; none if the line is gone.
+    pub fn first_in(&self, line: LineHandle) -> Option<Handle> {
+        self.lines.get(line.0)?.first()
+    }
+
+    /// Notes which lock those in this line wait for.
+    pub fn set_lock_of(&mut self, line: LineHandle, lock: Handle) {
+        if let Some(line) = self.lines.get_mut(line.0) {
+            line.lock = Some(lock);
+        }
     }
 
     /// The token's place in a line.
@@ -291,9 +321,12 @@ impl Lines {
         ahead.filter(|&waiter| self.is_entangled(waiter)).collect()
     }
 
-    /// Whether anybody who waits for a lock waits elsewhere too.
-    pub fn is_entangled_at(&self, place: Place<'_>) -> bool {
-        self.line(place).is_some_and(|line| line.entangled > 0)
+    /// Whether anybody in a line waits elsewhere too, or is ahead of `order` with a hold of the lock to upgrade.
+    pub fn is_entangled_at(&self, place: Place<'_>, order: u64) -> bool {
+        self.line(place).is_some_and(|line| {
+            let first = line.first().and_then(|first| self.waiters.get(first));
+            line.entangled > 0 || first.is_some_and(|first| first.upgrade && first.order < order)
+        })
     }
 
     /// Every token that waits for anything.
@@ -348,6 +381,11 @@ impl Lines {
         lines.flat_map(|(&db, lines)| lines.keys().map(move |key| Place { db, key }))
     }
 
+    /// The key of a place, for one who is about to join its line: all in a line share it.
+    pub fn key_at(&self, place: Place<'_>) -> Rc<[u8]> {
+        self.line(place).map_or_else(|| place.key.into(), |line| line.key.clone())
+    }
+
     fn line(&self, place: Place<'_>) -> Option<&Line> {
         self.lines.get(self.line_at(place)?)
     }
@@ -363,8 +401,8 @@ impl Lines {
         Some(found)
     }
 
-    fn begin_line(&mut self, place: Place<'_>) -> Handle {
-        let (db, key) = (place.db, Box::<[u8]>::from(place.key));
+    fn begin_line(&mut self, waiter: &Waiter) -> Handle {
+        let (db, key) = (waiter.db, waiter.key.clone());
         let line = self.lines.insert(Line { db, key: key.clone(), waiters: BTreeMap::new(), lock: None, entangled: 0 });
         self.by_place.entry(db).or_default().insert(key, line);
         self.last.set(Some(line));
@@ -397,7 +435,7 @@ impl Lines {
         }
         self.lines.remove(handle);
         if let Some(lines) = self.by_place.get_mut(&waiter.db) {
-            lines.remove(&waiter.key);
+            lines.remove(&*waiter.key);
             if lines.is_empty() {
                 self.by_place.remove(&waiter.db);
             }

@@ -4,9 +4,9 @@ use super::*;
 use proptest::prelude::*;
 
 fn waiter(key: u8, token: u8) -> Waiter {
-    let place = Place { db: i32::from(key % 2), key: &[key] };
-    let lease = Lease::from_ms(1_000).unwrap();
-    Waiter::new(place, Token::new(&[token]).unwrap(), lease, Instant::from_micros(0))
+    let (token, label) = ([token], Label::cut(b""));
+    let (token, lease) = (Token::new(&token).unwrap(), Lease::from_ms(1_000).unwrap());
+    Waiter::new(i32::from(key % 2), Rc::new([key]), token, label, lease, Instant::from_micros(0))
 }
 
 proptest! {
@@ -27,7 +27,7 @@ proptest! {
                     let mut new = waiter(key, token);
                     new.seat = (action == 1).then_some(Seat(1));
                     new.until = Some(Instant::from_micros(u64::from(token)));
-                    model.push((key, token, lines.join(new)));
+                    model.push((key, token, lines.join(new, None)));
                 }
                 _ => {}
             }

@@ -5,6 +5,7 @@
 use super::name::{Label, Token};
 use std::borrow::Cow;
 use std::ops::Deref;
+use std::rc::Rc;
 
 /// A text, as it was given and as it is kept.
 #[derive(Clone, Copy)]
@@ -149,6 +150,45 @@ impl<'a> From<Token<'a>> for Packed<'a> {
 impl<'a> From<Label<'a>> for Packed<'a> {
     fn from(label: Label<'a>) -> Self {
         label.short().map_or_else(|| Self::of(label.bytes()), |short| Self::known(label.bytes(), short))
+    }
+}
+
+/// A text that outlives the command that gave it. Whoever else needs it shares it.
+#[derive(Clone)]
+pub struct Shared {
+    given: Rc<[u8]>,
+    short: Short,
+}
+
+impl Shared {
+    /// The text, as a lock takes it.
+    pub fn packed(&self) -> Packed<'_> {
+        Packed::known(&self.given, self.short)
+    }
+
+    /// The text as it was given.
+    pub const fn given(&self) -> &Rc<[u8]> {
+        &self.given
+    }
+}
+
+impl From<Packed<'_>> for Shared {
+    fn from(text: Packed<'_>) -> Self {
+        Self { given: text.given.into(), short: text.short }
+    }
+}
+
+impl Deref for Shared {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.given
+    }
+}
+
+impl PartialEq for Shared {
+    fn eq(&self, other: &Self) -> bool {
+        self.given == other.given
     }
 }
 

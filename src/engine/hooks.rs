@@ -81,7 +81,7 @@ fn stands(context: &Context, place: Place<'_>, arrived: bool) {
     }
     let has_ttl = key.has_ttl();
     let undo = with(|state| {
-        state.table.linked(handle, place);
+        state.table.came(handle, place);
         if has_ttl {
             state.table.expire_set(handle);
         }
@@ -222,7 +222,8 @@ impl Hooks for Engine {
     fn swapped(context: &Context, first: i32, second: i32) {
         with(|state| {
             state.table.swapped(first, second);
-            for (db, _) in state.expires.iter_mut().chain(&mut state.expires_unsaved) {
+            let closed = state.closed.iter_mut().chain(state.agenda.refused_closed()).map(|closed| &mut closed.spot);
+            for (db, _) in state.expires.iter_mut().chain(&mut state.expires_unsaved).chain(closed) {
                 *db = match *db {
                     db if db == first => second,
                     db if db == second => first,

@@ -64,6 +64,13 @@ pub(super) struct Agenda {
     legacy: legacy::Ends,
 }
 
+impl Agenda {
+    /// Releases that the server refused, of connections that closed.
+    pub(super) fn refused_closed(&mut self) -> &mut [Closed] {
+        &mut self.refused_closed
+    }
+}
+
 /// Sees to it that the pump runs when it has something to do next.
 pub fn arm(context: &Context, now: Instant) {
     let at = with(|state| {
@@ -186,6 +193,8 @@ fn attend(context: &Context, key: &Key<'_>, place: Place<'_>) -> Option<Refusal>
         None => with(|state| {
             if let Some(handle) = lock {
                 patrol::hold_back_if_arriving(state, handle, now.instant);
+                // The slot is here: what is granted from now on runs by itself.
+                state.agenda.arriving.remove(&handle);
             }
             state.table.settle(site, now);
         }),

@@ -4,7 +4,7 @@
 use super::{hooks, patrol, pump, with};
 use crate::core::fence::Fence;
 use crate::core::line::Seat;
-use crate::core::name::Place;
+use crate::core::name::{Place, Token};
 use crate::core::slab::Handle;
 use crate::core::table::Answer;
 use crate::server::args::Args;
@@ -20,8 +20,15 @@ pub(super) struct Seats {
     taken: NumberMap<Sitter>,
 }
 
+/// Who has a seat.
+struct Sitter {
+    /// Where in its command the token is.
+    token_at: usize,
+    state: State,
+}
+
 /// The state of a seat that is taken.
-enum Sitter {
+enum State {
     /// This one waits there.
     Waits(Handle),
     /// This is to be said there.
@@ -39,45 +46,59 @@ pub fn reserve() -> Seat {
     Seat(blocked::reserve())
 }
 
-/// Blocks the connection that sent the running command: its token waits in line.
-pub fn sit<C: blocked::Answers>(context: &Context, seat: Seat, waiter: Handle) {
-    with(|state| state.seats.taken.insert(seat.0, Sitter::Waits(waiter)));
-    blocked::block::<hooks::Engine, C>(context, seat.0);
+/// Blocks the connection that sent the running command: the token in its arguments there waits in line. Whether it
+/// could: else the wait is over.
+pub fn sit<C: blocked::Answers>(context: &Context, seat: Seat, waiter: Handle, token_at: usize) -> bool {
+    with(|state| state.seats.taken.insert(seat.0, Sitter { token_at, state: State::Waits(waiter) }));
+    if !blocked::block::<hooks::Engine, C>(context, seat.0) {
+        abandoned(seat.0);
+        pump::arm_if_stirred(context);
+        return false;
+    }
     if context.is_cluster() {
         patrol::patrol_from(context, clock::instant());
     }
+    true
 }
 
 /// Has the connection told this at the end of the turn.
 pub(super) fn answer(seat: Seat, answer: Answer) {
-    with(|state| state.seats.taken.insert(seat.0, Sitter::IsTold(answer)));
+    with(|state| {
+        if let Some(sitter) = state.seats.taken.get_mut(&seat.0) {
+            sitter.state = State::IsTold(answer);
+        }
+    });
     blocked::unblock(seat.0);
 }
 
-/// What the connection at this seat is to be told, as its reply is written. A grant counts from here on; one that does
+/// The token at this seat, and what it is to be told, as its reply is written. A grant counts from here on; one that does
 /// not hold any more is `None`.
-pub fn take_answer(context: &Context, args: Args<'_>, token: &[u8], seat: u64) -> Option<Answer> {
-    let answer = with(|state| match state.seats.taken.get(&seat)? {
-        Sitter::IsTold(answer) => Some(answer.clone()),
-        Sitter::Waits(_) => None,
+pub fn take_answer<'a>(context: &Context, args: Args<'a>, seat: u64) -> Option<(Token<'a>, Answer)> {
+    let (token_at, answer) = with(|state| {
+        let sitter = state.seats.taken.get(&seat)?;
+        match &sitter.state {
+            State::IsTold(answer) => Some((sitter.token_at, answer.clone())),
+            State::Waits(_) => None,
+        }
     })?;
+    let token = Token::new(args.get(token_at)?)?;
     if let Answer::Granted { lock, fence, .. } = answer {
         let key = context.read_arg(args, 1)?;
         // The table can be behind the keyspace: FLUSHALL tells nobody which values it dropped.
         let stands = key.content() == Content::Lock(lock);
         let now = clock::instant();
-        if !stands || !with(|state| state.table.deliver(lock, key.place(), token, fence, now)) {
+        if !stands || !with(|state| state.table.deliver(lock, key.place(), token.bytes(), fence, now)) {
             return None;
         }
     }
     with(|state| state.seats.taken.remove(&seat));
-    Some(answer)
+    Some((token, answer))
 }
 
 /// The reply was written, or could not be: a grant nobody was told of is to be taken back.
 pub(super) fn answered(context: &Context, seat: u64) {
-    let undelivered = with(|state| match state.seats.taken.remove(&seat) {
-        Some(Sitter::IsTold(Answer::Granted { lock, fence, .. })) => {
+    let undelivered = with(|state| match state.seats.taken.remove(&seat).map(|sitter| sitter.state) {
+        Some(State::IsTold(Answer::Granted { lock, fence, .. })) => {
             state.take_backs.push(TakeBack { lock, fence });
             true
         }
@@ -91,7 +112,7 @@ pub(super) fn answered(context: &Context, seat: u64) {
 /// The connection left: its token waits no longer.
 pub(super) fn abandoned(seat: u64) {
     with(|state| {
-        if let Some(Sitter::Waits(waiter)) = state.seats.taken.remove(&seat) {
+        if let Some(State::Waits(waiter)) = state.seats.taken.remove(&seat).map(|sitter| sitter.state) {
             state.table.leave(waiter);
         }
     });

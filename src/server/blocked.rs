@@ -36,8 +36,9 @@ pub fn reserve() -> u64 {
     })
 }
 
-/// Blocks the connection that sent the running command; the caller has made sure that it may.
-pub fn block<H: Hooks, C: Answers>(context: &Context, seat: u64) {
+/// Blocks the connection that sent the running command; the caller has made sure that commands may block. Whether it
+/// did: Valkey since 8.1 blocks no connection that is subscribed, though it may send any command in RESP3.
+pub fn block<H: Hooks, C: Answers>(context: &Context, seat: u64) -> bool {
     // Only there CLIENT UNBLOCK is safe: without a callback the server refuses it. Both servers brought this function
     // in the version that has the fix.
     // SAFETY: a missing function reads as None.
@@ -46,6 +47,9 @@ pub fn block<H: Hooks, C: Answers>(context: &Context, seat: u64) {
     // SAFETY: the context is that of a command whose connection may be blocked; 0 is no timeout.
     let client = unsafe {
         let client = api!(RedisModule_BlockClient)(context.raw(), Some(answer::<C>), unblocked, Some(answered::<H>), 0);
+        if client.is_null() {
+            return false;
+        }
         api!(RedisModule_SetDisconnectCallback)(client, Some(abandoned::<H>));
         client
     };
@@ -54,6 +58,7 @@ pub fn block<H: Hooks, C: Answers>(context: &Context, seat: u64) {
         seats.clients.insert(seat, client as usize);
         seats.numbers.insert(client as u64, seat);
     });
+    true
 }
 
 /// Has the connection answered at the end of this turn of the event loop.

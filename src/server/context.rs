@@ -336,7 +336,7 @@ impl Context {
             return None;
         }
         // SAFETY: the server fills the field with a C string and ends it.
-        let host = unsafe { CStr::from_ptr(info.addr.as_ptr()) }.to_str().ok()?;
+        let host = unsafe { CStr::from_ptr(info.addr.as_ptr()) }.to_string_lossy();
         match host.parse::<Ipv6Addr>() {
             Ok(v6) => Some(SocketAddr::from((v6, info.port)).to_string()),
             Err(_) => Some(format!("{host}:{}", info.port)),

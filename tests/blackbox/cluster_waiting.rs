@@ -140,6 +140,31 @@ on_every_server! {
         });
     }
 
+    /// For a while the node still holds back what arrived with the slot.
+    fn a_grant_nobody_took_goes_on_also_where_its_slot_has_just_come(kind: Kind) {
+        let mut m = Move::prepare(kind);
+        take(&mut m.source, "{k}", "a");
+        take(&mut m.source, "{k}2", "a");
+        m.cluster.open_slot(m.slot, m.to);
+        assert_eq!(m.cluster.move_keys(m.slot, m.to), 2);
+        m.cluster.assign_slot(m.slot, m.to);
+        let node = &m.cluster.nodes[m.to];
+        send_acquire(&mut m.target, "{k}", "b", &["PX", "60000", "POLL", "100"]);
+        assert!(m.target.recv().is_null());
+        let mut lost = m.cluster.client(m.to);
+        let id = lost.id();
+        send_acquire(&mut lost, "{k}2", "b", &["PX", "60000", "BLOCK", "0"]);
+        until_count(&mut m.target, "waiting", 1);
+        let mut next = ["{k}", "{k}2"].map(|key| stand_in_line(node, key, "c"));
+        release(&mut m.target, "{k}", "a");
+        cmd!(m.target, "MULTI").ok();
+        m.target.pipeline([args!["LOCK.RELEASE", "{k}2", "a"], args!["CLIENT", "KILL", "ID", id], args!["EXEC"]]);
+        for next in &mut next {
+            assert_eq!(grant(&next.recv()).token, b"c");
+        }
+        assert_eq!(count(&mut m.target, "grants_taken_back"), 2);
+    }
+
     fn a_slot_that_is_reassigned_with_its_keys_tells_the_line(kind: Kind) {
         let mut m = Move::prepare(kind);
         take(&mut m.source, "{k}", "a");

@@ -315,6 +315,18 @@ on_every_server! {
         wait_until_free(&mut client, "k");
     }
 
+    fn it_ends_also_where_its_lock_went_before_that_was_seen_to(kind: Kind) {
+        let server = Server::builder(kind).arg("maxmemory-policy", "allkeys-random").start();
+        let (_owner, id) = bound(&server, "a", &[]);
+        let mut client = server.client();
+        // All in one turn of the event loop: the connection closes, the lock is evicted, its database changes.
+        let lines = [&format!("CLIENT KILL ID {id}"), "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "SWAPDB 0 1"];
+        client.pipeline(lines.map(|line| line.split(' ').collect::<Vec<_>>()));
+        cmd!(client, "SELECT", 1).ok();
+        wait_until_free(&mut client, "k");
+        assert_eq!((count(&mut client, "released"), count(&mut client, "evictions_undone")), (1, 1));
+    }
+
     fn after_a_restart_the_lease_bounds_it(kind: Kind) {
         let mut server = Server::builder(kind).append_only("always").start();
         let mut owner = server.client();

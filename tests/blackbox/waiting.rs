@@ -306,6 +306,32 @@ on_every_server! {
         assert!(!transact(), "the holder changed");
     }
 
+    /// In RESP3 a connection that is subscribed may send any command.
+    fn a_subscribed_connection_waits_or_is_told_that_it_cannot(kind: Kind) {
+        let server = Server::start(kind);
+        let mut admin = server.client();
+        take(&mut admin, "k", "a");
+        for subscribe in ["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"] {
+            let mut waiter = server.resp3_client();
+            send!(waiter, subscribe, "news");
+            assert_eq!(waiter.recv_push().array()[0].text(), subscribe.to_lowercase());
+            send_acquire(&mut waiter, "k", "b", &["BLOCK", "0"]);
+            if kind.is_valkey() {
+                let refused = "ERR this server lets no subscribed connection wait: BLOCK on another one, or POLL";
+                assert_eq!(waiter.recv().err(), refused);
+            } else {
+                until_count(&mut admin, "waiting", 1);
+                release(&mut admin, "k", "a");
+                assert_eq!(grant(&waiter.recv()).token, b"b");
+                release(&mut admin, "k", "b");
+                take(&mut admin, "k", "a");
+            }
+            assert_eq!((count(&mut admin, "waiting"), waiters(&mut admin, "k")), (0, 0));
+            assert!(cmd!(waiter, "LOCK.ACQUIRE", "k", "TOKEN", "b", "POLL", 1).is_null());
+            assert_eq!(cmd!(waiter, "LOCK.RELEASE", "k", "b").int(), -1);
+        }
+    }
+
     fn a_hand_over_publishes_both_its_sides(kind: Kind) {
         let server = Server::builder(kind).arg("notify-keyspace-events", "Kd").start();
         let (mut admin, mut listener) = (server.client(), server.resp3_client());

@@ -93,8 +93,7 @@ impl Table {
     /// Whether nobody in the waiter's way waits for anything but what the waiter waits for: then nothing leads back.
     fn waits_for_nobody_waiting(&self, held: Option<Handle>, waiter: &Waiter, order: u64) -> bool {
         let place = waiter.place();
-        let first = self.lines.first(place).and_then(|first| self.lines.get(first));
-        if first.is_some_and(|first| first.upgrade && first.order() < order) || self.lines.is_entangled_at(place) {
+        if self.lines.is_entangled_at(place, order) {
             return false;
         }
         let Some(lock) = held.and_then(|held| self.locks.get(held)) else { return true };

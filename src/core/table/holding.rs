@@ -204,7 +204,7 @@ impl Table {
                 handle
             }
             Some(handle) => {
-                self.update(handle, |lock| put(lock, &holder, hold));
+                self.update(handle, |lock| put(lock, token.into(), label.into(), ask.mode, hold));
                 handle
             }
         };
@@ -346,10 +346,14 @@ impl Table {
     }
 
     /// This node does not own the lock's slot yet, or does so only now: every lease starts anew. Whether one is over
-    /// all the same: at its cap.
+    /// all the same: at its cap. A grant that is to be fetched, or to be taken back, was made here, and has no lease yet.
     pub fn hold_back(&mut self, handle: Handle, now: Instant) -> bool {
         self.update(handle, |lock| {
-            lock.update_all(|hold| hold.end_at(hold.end.max(now.after(hold.lease))));
+            lock.update_all(|hold| {
+                if hold.delivery != Delivery::Unfetched {
+                    hold.end_at(hold.end.max(now.after(hold.lease)));
+                }
+            });
         });
         self.locks.get(handle).is_some_and(|lock| lock.first_end() <= now)
     }

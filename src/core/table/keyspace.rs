@@ -24,15 +24,19 @@ impl Table {
         }
     }
 
-    /// This lock stands at `place` now.
+    /// This lock is found at `place`. Those who wait there know of it already, or learn of it as it is settled.
     pub fn linked(&mut self, handle: Handle, place: Place<'_>) {
         let Some(lock) = self.locks.get_mut(handle) else { return };
         lock.set_place(place);
-        let was_linked = lock.linked();
-        self.lines.set_lock(place, handle);
-        if !was_linked {
+        if !lock.linked() {
             self.set_linked(handle, true);
         }
+    }
+
+    /// This lock came to `place`.
+    pub fn came(&mut self, handle: Handle, place: Place<'_>) {
+        self.linked(handle, place);
+        self.lines.set_lock(place, handle);
     }
 
     /// Something happened at a place: if anybody waits there, it is looked at.

@@ -48,6 +48,7 @@ use super::hold::{Hold, Holder, Mode};
 use super::line::{Lines, Seat};
 use super::lock::Lock;
 use super::name::Place;
+use super::packed::Packed;
 use super::slab::{Handle, Slab};
 use super::time::{Instant, Now};
 use crate::seeded::bug;
@@ -326,7 +327,7 @@ impl Table {
         lock.set_may_expire(true);
         for holder in &holders {
             self.fences.raise(holder.fence);
-            put(&mut lock, holder, Hold::new(holder, 0, now.instant));
+            put(&mut lock, holder.token.into(), holder.label.into(), holder.mode, Hold::new(holder, 0, now.instant));
         }
         Ok(self.insert(lock))
     }
@@ -354,7 +355,7 @@ impl Table {
                     if alone {
                         lock.clear();
                     }
-                    put(lock, &holder, hold);
+                    put(lock, holder.token.into(), holder.label.into(), holder.mode, hold);
                 });
                 self.push_set(handle, holder.fence, !same_fence);
             }
@@ -413,9 +414,8 @@ impl Table {
 }
 
 /// Puts a holder into a lock, the way it holds it.
-fn put(lock: &mut Lock, holder: &Holder<'_>, hold: Hold) {
-    let (token, label) = (holder.token.into(), holder.label.into());
-    match holder.mode {
+fn put(lock: &mut Lock, token: Packed<'_>, label: Packed<'_>, mode: Mode, hold: Hold) {
+    match mode {
         Mode::Exclusive => lock.occupy(token, label, hold),
         Mode::Shared(limit) => lock.join(token, label, limit, hold),
     }

@@ -92,13 +92,13 @@ impl Table {
     fn admits(&self, lock: Option<&Lock>, waiter: &Waiter, now: Instant) -> bool {
         if waiter.upgrade {
             // Alone, or without a hold to upgrade any more: both end the wait.
-            let Some(lock) = lock.filter(|lock| lock.is_held_by(Packed::of(&waiter.token))) else { return true };
+            let Some(lock) = lock.filter(|lock| lock.is_held_by(waiter.token.packed())) else { return true };
             let mut others = lock.holders().filter(|seen| *seen.token != *waiter.token);
             let alone = bug("upgrade-beside-readers") || others.all(|seen| self.is_over(&seen.hold, now));
             return alone && !self.in_grace(now);
         }
         // One that came to hold the lock in another way waits for nothing any more.
-        let holds = lock.is_some_and(|lock| lock.is_held_by(Packed::of(&waiter.token)));
+        let holds = lock.is_some_and(|lock| lock.is_held_by(waiter.token.packed()));
         (holds || self.occupancy(lock, now).admits(waiter.mode)) && !self.in_grace(now)
     }
 
@@ -140,8 +140,8 @@ impl Table {
     /// Gives what is free to whoever is next in line, and frees the lock if nobody holds it then.
     pub(super) fn serve(&mut self, handle: Option<Handle>, place: Place<'_>, now: Now) -> Option<Handle> {
         let mut handle = handle;
-        while !self.lines.is_empty() {
-            let Some(first) = self.lines.first(place) else { break };
+        let line = if self.lines.is_empty() { None } else { self.lines.at(place) };
+        while let Some(first) = line.and_then(|line| self.lines.first_in(line)) {
             let lock = handle.and_then(|handle| self.locks.get(handle));
             if !self.lines.get(first).is_some_and(|first| self.admits(lock, first, now.instant)) {
                 break;
@@ -155,14 +155,15 @@ impl Table {
             self.effects.push(Effect::Removed);
             return None;
         }
-        self.lines.set_lock(place, handle);
+        if let Some(line) = line {
+            self.lines.set_lock_of(line, handle);
+        }
         Some(handle)
     }
 
     fn serve_one(&mut self, waiter: Waiter, handle: Option<Handle>, now: Now) -> Option<Handle> {
-        let holds = handle
-            .and_then(|handle| self.locks.get(handle))
-            .is_some_and(|lock| lock.is_held_by(Packed::of(&waiter.token)));
+        let holds =
+            handle.and_then(|handle| self.locks.get(handle)).is_some_and(|lock| lock.is_held_by(waiter.token.packed()));
         let lost = waiter.upgrade && !holds;
         if waiter.seat.is_none() && waiter.until.is_some_and(|until| until <= now.instant) || lost {
             self.counts.waits_ended_empty += 1;
@@ -214,28 +215,30 @@ impl Table {
 
     fn hand_to(&mut self, waiter: Waiter, fence: Fence, handle: Handle, now: Now) {
         let Some(token) = Token::new(&waiter.token) else { return };
-        let (ask, packed) = (waiter.ask(), Packed::from(token));
+        let (ask, packed) = (waiter.ask(), waiter.token.packed());
+        let since = self.serving.map_or(now.instant, |serving| serving.since);
+        let await_delivery = |hold: &mut Hold| match waiter.until {
+            Some(until) if waiter.seat.is_none() => {
+                let before = hold.before_upgrade().map(|before| before.hold.end_since(since));
+                hold.delivery = Delivery::Unfetched;
+                hold.end_at(before.map_or(until, |end| end.min(until)));
+            }
+            _ => hold.delivery = Delivery::Untold,
+        };
         if waiter.upgrade {
             self.make_exclusive(handle, packed, fence);
             self.adjust(handle, packed, &ask, now.instant);
+            self.update(handle, |lock| lock.update(packed, await_delivery));
         } else {
             let holder = ask.holder(token, fence, Label::cut(&waiter.label));
             let start = if bug("lease-starts-when-joining") { waiter.joined } else { now.instant };
-            let hold = Hold::new(&holder, waiter.client, start);
-            self.update(handle, |lock| put(lock, &holder, hold));
+            let mut hold = Hold::new(&holder, waiter.client, start);
+            await_delivery(&mut hold);
+            self.update(handle, |lock| put(lock, packed, waiter.label.packed(), holder.mode, hold));
         }
-        let since = self.serving.map_or(now.instant, |serving| serving.since);
-        self.update(handle, |lock| {
-            lock.update(packed, |hold| match waiter.until {
-                Some(until) if waiter.seat.is_none() => {
-                    let before = hold.before_upgrade().map(|before| before.hold.end_since(since));
-                    hold.delivery = Delivery::Unfetched;
-                    hold.end_at(before.map_or(until, |end| end.min(until)));
-                }
-                _ => hold.delivery = Delivery::Untold,
-            });
-        });
-        self.bind(handle, packed, waiter.client, waiter.ephemeral);
+        if waiter.upgrade || waiter.ephemeral {
+            self.bind(handle, packed, waiter.client, waiter.ephemeral);
+        }
         self.push_set(handle, fence, true);
         self.effects.push(Effect::Acquired);
         self.counts.granted += 1;

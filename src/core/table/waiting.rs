@@ -10,6 +10,7 @@ use crate::core::packed::Packed;
 use crate::core::slab::Handle;
 use crate::core::time::Instant;
 use crate::seeded::bug;
+use std::rc::Rc;
 
 /// What to do while another token holds the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +82,7 @@ impl Table {
             Wait::Block(seat, until) => (Some(seat), until),
             Wait::Poll(until) => (None, Some(until)),
         };
-        let waiter = waiter(place, request, seat, until, now);
+        let waiter = waiter(place.db, self.lines.key_at(place), request, seat, until, now);
         let known = self.lines.find(place, request.token.bytes());
         // A token that waits for an upgrade and lost its hold waits for something else now: at the end of the line.
         let same = known.and_then(|known| self.lines.get(known)).filter(|known| known.upgrade == waiter.upgrade);
@@ -109,11 +110,7 @@ impl Table {
                     self.supersede(place, request.token);
                 }
                 self.counts.waited += 1;
-                let waiter = self.lines.join(waiter);
-                if let Some(held) = held {
-                    self.lines.set_lock(place, held);
-                }
-                waiter
+                self.lines.join(waiter, held)
             }
         };
         if seat.is_some() {
@@ -227,10 +224,16 @@ impl Table {
 }
 
 /// A wait as it is asked for.
-fn waiter(place: Place<'_>, request: &Acquire<'_>, seat: Option<Seat>, until: Option<Instant>, now: Instant) -> Waiter {
+fn waiter(
+    db: i32,
+    key: Rc<[u8]>,
+    request: &Acquire<'_>,
+    seat: Option<Seat>,
+    until: Option<Instant>,
+    now: Instant,
+) -> Waiter {
     let ask = &request.ask;
-    let mut waiter = Waiter::new(place, request.token, ask.lease, now);
-    waiter.label = request.label.bytes().into();
+    let mut waiter = Waiter::new(db, key, request.token, request.label, ask.lease, now);
     waiter.mode = ask.mode;
     waiter.name = ask.name.map(|name| name.bytes().into());
     waiter.cap_ms = ask.cap_ms;

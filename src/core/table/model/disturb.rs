@@ -68,7 +68,7 @@ impl World {
         self.table.stir_place(place(at));
         self.table.left_for_good();
         if let Key::Lock(handle) = self.keys[at] {
-            self.table.linked(handle, place(at));
+            self.table.came(handle, place(at));
         }
     }
 
@@ -161,6 +161,7 @@ impl World {
             let stand = std::mem::take(&mut self.plain.spots[at].stand);
             self.plain.spots[at].stand = std::mem::replace(&mut self.plain.spots[at + half].stand, stand);
         }
+        self.closed.iter_mut().for_each(|(_, _, at)| *at = (*at + half) % PLACES);
         self.table.swapped(0, 1);
         self.replica.swapped(0, 1);
     }

@@ -83,8 +83,10 @@ pub struct Plain {
 }
 
 impl Holder {
+    /// What its token has in any case: an upgrade that it did not fetch leaves it what it had before.
     pub fn left_ms(&self, now: u64) -> u64 {
-        self.end.saturating_sub(now) / MS
+        let before = self.before.as_ref().filter(|_| self.delivery == Delivery::Unfetched);
+        before.map_or(self.end, |before| before.end.max(self.end)).saturating_sub(now) / MS
     }
 
     fn within_cap(&self, end: u64) -> u64 {

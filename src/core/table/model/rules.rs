@@ -265,6 +265,7 @@ impl Plain {
             }
             return Reply::Number(left_ms as i64);
         }
+        self.lapse_upgrade(at, token);
         let Some(holder) = self.holder(at, token).filter(|holder| holder.left_ms(now) > 0) else {
             self.settle(at);
             return Reply::Number(0);
@@ -297,11 +298,21 @@ impl Plain {
         Reply::Number(left_ms as i64)
     }
 
+    /// An upgrade that was not fetched in time is over.
+    fn lapse_upgrade(&mut self, at: usize, token: usize) {
+        let now = self.now;
+        let unfetched = |holder: &Holder| holder.delivery == Delivery::Unfetched && holder.before.is_some();
+        if self.holder(at, token).is_some_and(|holder| unfetched(holder) && holder.end <= now) {
+            self.settle(at);
+        }
+    }
+
     pub fn guard(&mut self, at: usize, token: usize) -> Reply {
         let now = self.now;
         if let Stand::Legacy(owner, _) = self.spots[at].stand {
             return Reply::Yes(owner == token);
         }
+        self.lapse_upgrade(at, token);
         match self.holder_mut(at, token).filter(|holder| holder.left_ms(now) > 0) {
             Some(holder) => holder.heard(now),
             None => {
