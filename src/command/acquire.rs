@@ -12,7 +12,7 @@ use crate::core::hold::Mode;
 use crate::core::name::{HoldName, Label, Token};
 use crate::core::table::{Acquire, Acquired, Answer, Ask, Turn, Wait};
 use crate::core::time::{Lease, LEASE_MS_MAX};
-use crate::engine::{self, label, seats};
+use crate::engine::{self, label, seats, Visit};
 use crate::metadata::{Arg, KeyUse, Record};
 use crate::server::args::Args;
 use crate::server::blocked::Answers;
@@ -227,6 +227,18 @@ fn apply(context: &Context, args: Args<'_>, request: Request<'_>) -> Result<(), 
             options::token(text.as_bytes(), 0)?
         }
     };
+    if request.ask.ephemeral {
+        // Only a connection the server knows can close: a script or a module has none.
+        context.client_address(context.client_id()).ok_or(Failure::EphemeralWithoutConnection)?;
+        engine::watch_clients(context);
+    }
+    let visit = Visit::begin(context, args)?;
+    let is_try = request.waiting.is_none() && request.ask.turn == Turn::No;
+    if is_try && visit.ask(|table, site, now| table.turns_away(site, token, now.instant)) {
+        context.reply_null_array();
+        return Ok(());
+    }
+    // Not before: to find out who asks costs a sixth of a try that fails.
     let client = context.client_id();
     let own_label;
     let label = match request.label {
@@ -243,13 +255,9 @@ fn apply(context: &Context, args: Args<'_>, request: Request<'_>) -> Result<(), 
         Some(Waiting::Block { ms }) => Wait::Block(seats::reserve(), ms.map(|ms| clock::instant().after_ms(ms))),
         Some(Waiting::Poll { ms }) => Wait::Poll(clock::instant().after_ms(ms)),
     };
-    if request.ask.ephemeral {
-        // Only a connection the server knows can close: a script or a module has none.
-        context.client_address(client).ok_or(Failure::EphemeralWithoutConnection)?;
-        engine::watch_clients(context);
-    }
     let wanted = Acquire { token, ask: request.ask, label, client, wait, limits: engine::settings::limits() };
-    let acquired = engine::write(context, args, |table, site, now| table.acquire(site, &wanted, now))?;
+    let acquired = visit.ask(|table, site, now| table.acquire(site, &wanted, now));
+    visit.end();
     match acquired {
         Acquired::Granted { fence, ttl_ms, new } => {
             grant(context, token, [fence.get(), ttl_ms, 0, u64::from(new)]);

@@ -1,59 +1,78 @@
-//! Which lock to look at next: a heap of instants, each with its lock. An entry is moved or taken out by its position,
-//! which its lock keeps, so a lock costs one entry here and nothing else. The memory comes in blocks and goes in blocks:
-//! it is never moved as a whole, so growing by a million entries costs no pause.
+//! Which lock to look at next: each lock's instant, with its lock. Most locks are released long before theirs, so those
+//! stand in a calendar, where they come and go at no cost that grows with their number; only what is about to be due is
+//! put in order, in a heap. An entry is moved or taken out by its position, which its lock keeps, so a lock costs one
+//! entry here and nothing else.
 
+use super::calendar::{Begun, Calendar, NUMBER_BITS};
+use super::heap::{Entry, Heap};
 use super::slab::SlotNumber;
 use super::time::Instant;
 
-/// Entries below one entry: with four, what a step compares lies side by side.
-const CHILDREN: usize = 4;
-
-/// Entries in a block of memory: 6 KB.
-const BLOCK_ENTRIES: usize = 512;
-
-/// Where an entry stands. Half the size of an option, since a lock keeps one for as long as it is held.
+/// Where an entry stands: by its number in the calendar, or by its index in the heap. Half the size of an option, since a
+/// lock keeps one for as long as it is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position(u32);
 
+/// Marks numbers of the calendar. An index in the heap has fewer bits.
+const IN_CALENDAR: u32 = 1 << NUMBER_BITS;
+
 impl Position {
-    /// Of what is not in the heap.
+    /// Of what has no entry. No sheet of the calendar has that number, since a slab's chunks are not full in numbers.
     pub const NONE: Self = Self(u32::MAX);
 
-    const fn index(self) -> Option<usize> {
-        if self.0 == Self::NONE.0 {
+    const fn calendar_number(self) -> Option<u32> {
+        if self.0 == Self::NONE.0 || self.0 & IN_CALENDAR == 0 {
+            return None;
+        }
+        Some(self.0 & !IN_CALENDAR)
+    }
+
+    const fn heap_index(self) -> Option<usize> {
+        if self.0 & IN_CALENDAR != 0 {
             return None;
         }
         Some(self.0 as usize)
     }
 }
 
-/// An instant, and the slot of the lock whose it is: there are as many entries as locks, and nothing between them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(Rust, packed(4))]
-struct Entry {
-    at: Instant,
-    slot: SlotNumber,
-}
+/// Entries put in order by one question for what is due, at most: it is never long, and asked again soon. Where more are
+/// due within the same ms, they need no order.
+const ORDERED_AT_ONCE: usize = 64;
 
-/// Instants and their locks, the earliest at hand.
+/// Instants and their locks.
 #[derive(Debug, Default)]
 pub struct Deadlines {
-    blocks: Vec<Vec<Entry>>,
-    len: usize,
+    calendar: Calendar,
+    heap: Heap,
 }
 
 impl Deadlines {
     /// Bytes an entry occupies.
     pub const ENTRY_BYTES: usize = size_of::<Entry>();
 
-    /// The earliest instant, and whose it is.
-    pub fn first(&self) -> Option<(Instant, SlotNumber)> {
-        self.entry(0).map(|entry| (entry.at, entry.slot))
+    /// Before this instant nothing is due; by then, ask [`Deadlines::due`].
+    pub fn first(&self) -> Option<Instant> {
+        Instant::earliest([self.heap.first().map(|entry| entry.at), self.calendar.first()])
+    }
+
+    /// The lock of any entry that is due. There can be more than are found while [`Deadlines::first`] is not after `now`.
+    /// `moved` learns the new position of each entry that got one.
+    pub fn due(&mut self, now: Instant, mut moved: impl FnMut(SlotNumber, Position)) -> Option<SlotNumber> {
+        for _ in 0..ORDERED_AT_ONCE {
+            let Some(Begun { entry, number, count }) = self.calendar.begun(now) else { break };
+            if count > ORDERED_AT_ONCE && entry.is_due(now) {
+                return Some(entry.slot);
+            }
+            self.calendar.remove(number, |slot, number| moved(slot, in_calendar(number)));
+            self.heap.insert(entry, &mut |slot, index| moved(slot, in_heap(index)));
+        }
+        self.heap.first().filter(|first| first.is_due(now)).map(|first| first.slot)
     }
 
     /// The instant at a position.
     pub fn at(&self, position: Position) -> Option<Instant> {
-        self.entry(position.index()?).map(|entry| entry.at)
+        let number = position.calendar_number().and_then(|number| self.calendar.get(number));
+        number.or_else(|| self.heap.get(position.heap_index()?)).map(|entry| entry.at)
     }
 
     /// Sets the instant of the lock that has this position, takes it in if it has none, takes it out for no instant.
@@ -65,76 +84,26 @@ impl Deadlines {
         slot: SlotNumber,
         mut moved: impl FnMut(SlotNumber, Position),
     ) {
-        match (position.index(), at) {
-            (Some(index), Some(at)) => self.settle(index, Entry { at, slot }, &mut moved),
-            (None, Some(at)) => {
-                self.push(Entry { at, slot });
-                self.settle(self.len - 1, Entry { at, slot }, &mut moved);
-            }
-            (Some(index), None) => {
-                let last = self.pop();
-                if let Some(last) = last.filter(|_| index < self.len) {
-                    self.settle(index, last, &mut moved);
-                }
-                moved(slot, Position::NONE);
-            }
-            (None, None) => {}
+        if let Some(number) = position.calendar_number() {
+            self.calendar.remove(number, |slot, number| moved(slot, in_calendar(number)));
+        } else if let Some(index) = position.heap_index() {
+            self.heap.remove(index, &mut |slot, index| moved(slot, in_heap(index)));
+        }
+        let Some(at) = at else { return moved(slot, Position::NONE) };
+        let entry = Entry { at, slot };
+        match self.calendar.insert(entry) {
+            Some(number) => moved(slot, in_calendar(number)),
+            None => self.heap.insert(entry, &mut |slot, index| moved(slot, in_heap(index))),
         }
     }
+}
 
-    /// Puts the entry where it belongs, as seen from the free place at `index`.
-    fn settle(&mut self, mut index: usize, entry: Entry, moved: &mut impl FnMut(SlotNumber, Position)) {
-        while let Some((above, other)) = self.above(index).filter(|(_, other)| entry < *other) {
-            self.write(index, other, moved);
-            index = above;
-        }
-        while let Some((below, other)) = self.first_below(index).filter(|(_, other)| *other < entry) {
-            self.write(index, other, moved);
-            index = below;
-        }
-        self.write(index, entry, moved);
-    }
+const fn in_calendar(number: u32) -> Position {
+    Position(number | IN_CALENDAR)
+}
 
-    fn above(&self, index: usize) -> Option<(usize, Entry)> {
-        let above = index.checked_sub(1)? / CHILDREN;
-        Some((above, self.entry(above)?))
-    }
-
-    fn first_below(&self, index: usize) -> Option<(usize, Entry)> {
-        let first = index * CHILDREN + 1;
-        let below = (first..self.len.min(first + CHILDREN)).filter_map(|below| Some((below, self.entry(below)?)));
-        below.min_by_key(|&(_, entry)| entry)
-    }
-
-    fn entry(&self, index: usize) -> Option<Entry> {
-        self.blocks.get(index / BLOCK_ENTRIES)?.get(index % BLOCK_ENTRIES).copied()
-    }
-
-    fn write(&mut self, index: usize, entry: Entry, moved: &mut impl FnMut(SlotNumber, Position)) {
-        if let Some(place) = self.blocks.get_mut(index / BLOCK_ENTRIES).and_then(|b| b.get_mut(index % BLOCK_ENTRIES)) {
-            *place = entry;
-            moved(entry.slot, Position(index as u32));
-        }
-    }
-
-    fn push(&mut self, entry: Entry) {
-        if self.len == self.blocks.len() * BLOCK_ENTRIES {
-            self.blocks.push(Vec::with_capacity(BLOCK_ENTRIES));
-        }
-        if let Some(block) = self.blocks.get_mut(self.len / BLOCK_ENTRIES) {
-            block.push(entry);
-            self.len += 1;
-        }
-    }
-
-    fn pop(&mut self) -> Option<Entry> {
-        let last = self.len.checked_sub(1)?;
-        let entry = self.blocks.get_mut(last / BLOCK_ENTRIES)?.pop();
-        self.len = last;
-        // One empty block is kept: a lone lock taken and released over and over would else make one anew each time.
-        self.blocks.truncate(last / BLOCK_ENTRIES + 1);
-        entry
-    }
+const fn in_heap(index: usize) -> Position {
+    Position(index as u32)
 }
 
 #[cfg(test)]
@@ -144,36 +113,73 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    proptest! {
-        /// Against an ordered set.
-        #[test]
-        fn the_earliest_is_first_whatever_moves(
-            steps in proptest::collection::vec((any::<u16>(), proptest::option::weighted(0.7, 0..500u64)), 0..3_000),
-        ) {
-            let mut locks = Slab::default();
-            let slots: Vec<SlotNumber> = (0..1_200).map(|_| locks.insert(Position::NONE).slot()).collect();
-            let mut deadlines = Deadlines::default();
-            let mut model = BTreeSet::new();
-            for (which, at) in steps {
-                let slot = slots[which as usize % slots.len()];
-                let at = at.map(Instant::from_micros);
-                let position = *locks.at_mut(slot).unwrap();
-                if let Some(before) = deadlines.at(position) {
-                    prop_assert!(model.remove(&(before, slot)));
+    const LOCKS: usize = 1_200;
+
+    struct Scene {
+        locks: Slab<Position>,
+        deadlines: Deadlines,
+        model: BTreeSet<(Instant, SlotNumber)>,
+    }
+
+    impl Scene {
+        fn set(&mut self, slot: SlotNumber, at: Option<Instant>) {
+            let Self { locks, deadlines, model } = self;
+            let position = *locks.at(slot).unwrap();
+            if let Some(before) = deadlines.at(position) {
+                assert!(model.remove(&(before, slot)));
+            }
+            deadlines.set(position, at, slot, |slot, position| *locks.at_mut(slot).unwrap() = position);
+            model.extend(at.map(|at| (at, slot)));
+        }
+
+        fn due(&mut self, now: Instant) -> Option<SlotNumber> {
+            let Self { locks, deadlines, .. } = self;
+            deadlines.due(now, |slot, position| *locks.at_mut(slot).unwrap() = position)
+        }
+
+        /// Takes out all that is due: neither more nor less than in an ordered set.
+        fn end(&mut self, now: Instant) {
+            while self.deadlines.first().is_some_and(|first| first <= now) {
+                if let Some(slot) = self.due(now) {
+                    assert!(self.deadlines.at(*self.locks.at(slot).unwrap()).unwrap() <= now);
+                    self.set(slot, None);
                 }
-                deadlines.set(position, at, slot, |slot, position| *locks.at_mut(slot).unwrap() = position);
-                model.extend(at.map(|at| (at, slot)));
-                prop_assert_eq!(deadlines.first(), model.first().copied());
-                prop_assert_eq!(deadlines.len, model.len());
-                prop_assert_eq!(locks.at_mut(slot).map(|position| deadlines.at(*position)), Some(at));
             }
-            for (at, slot) in model {
-                prop_assert_eq!(deadlines.first(), Some((at, slot)));
-                let position = *locks.at_mut(slot).unwrap();
-                deadlines.set(position, None, slot, |slot, position| *locks.at_mut(slot).unwrap() = position);
-                prop_assert_eq!(locks.at_mut(slot).copied(), Some(Position::NONE));
+            assert_eq!(self.due(now), None);
+            assert!(self.model.first().is_none_or(|(at, _)| *at > now));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn all_that_is_due_is_found_whatever_moves(
+            steps in proptest::collection::vec((any::<u16>(), proptest::option::weighted(0.8, 0..9_000u64)), 0..4_000),
+            crowded in any::<bool>(),
+        ) {
+            let mut scene =
+                Scene { locks: Slab::default(), deadlines: Deadlines::default(), model: BTreeSet::new() };
+            let slots: Vec<SlotNumber> = (0..LOCKS).map(|_| scene.locks.insert(Position::NONE).slot()).collect();
+            let mut now = Instant::from_micros(0);
+            for (which, at) in steps {
+                // Some slices get more than one sheet.
+                let at = at.map(|at| now.micros() + if crowded { at / 4 } else { at });
+                scene.set(slots[which as usize % slots.len()], at.map(Instant::from_micros));
+                if which % 64 == 0 {
+                    now = Instant::from_micros(now.micros() + u64::from(which) / 128);
+                    scene.end(now);
+                }
+                let (first, earliest) = (scene.deadlines.first(), scene.model.first().map(|(at, _)| *at));
+                prop_assert_eq!(first.is_some(), earliest.is_some());
+                prop_assert!(first <= earliest);
+                prop_assert!(earliest.is_none_or(|at| at.micros() - first.unwrap().micros() < 1_024));
             }
-            prop_assert!(deadlines.blocks.len() <= 1);
+            for &(at, slot) in &scene.model {
+                prop_assert_eq!(scene.locks.at(slot).map(|position| scene.deadlines.at(*position)), Some(Some(at)));
+            }
+            scene.end(Instant::from_micros(u64::MAX));
+            prop_assert!(scene.model.is_empty());
+            prop_assert!(slots.iter().all(|&slot| scene.locks.at(slot) == Some(&Position::NONE)));
+            prop_assert_eq!(scene.deadlines.first(), None);
         }
     }
 }

@@ -198,6 +198,16 @@ impl Lock {
         self.seen_one().into_iter().chain(many.into_iter().flatten())
     }
 
+    /// Every holder's token, in the order of fences.
+    pub fn tokens(&self) -> impl Iterator<Item = Text<'_>> {
+        let one = self.mode().map(|_| self.texts.token());
+        let many = match &self.holders {
+            Holders::Many(crowd) => Some(crowd.iter().map(|(token, _)| Text::Kept(token))),
+            _ => None,
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
     /// The first end of a hold, as far as the holds know by themselves; a lock nobody holds is over long since.
     pub fn first_end(&self) -> Instant {
         let end = match &self.holders {

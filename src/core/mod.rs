@@ -6,6 +6,7 @@
 //! * [`name`]: tokens, labels and the place (database and key) of a lock
 //! * [`hold`]: one token's hold. [`crowd`]: the holders of a shared lock. [`lock`]: a held lock
 //! * [`small`], [`packed`]: a hold, a token and a label in few bytes, as most locks have them
+//! * [`deadlines`]: which lock to look at next: a [`calendar`] of all, a [`heap`] of those about to be due
 //! * [`line`]: who waits for which lock, in order
 //! * [`table`]: all held locks, and what the commands do to them
 //! * [`slot`]: the cluster slot of a key
@@ -13,10 +14,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod calendar;
 pub mod codec;
 pub mod crowd;
 pub mod deadlines;
 pub mod fence;
+pub mod heap;
 pub mod hold;
 pub mod line;
 pub mod lock;

@@ -41,6 +41,16 @@ impl SlotNumber {
         Self((chunk << INDEX_BITS | index) as u32)
     }
 
+    /// The number, for one who keeps it as a part of another.
+    pub const fn to_bits(self) -> u32 {
+        self.0
+    }
+
+    /// The slot that [`SlotNumber::to_bits`] gave this number for.
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
     /// The number of its chunk, and where in that it is.
     const fn locate(self) -> (usize, usize) {
         let number = self.0 as usize;
@@ -200,6 +210,18 @@ impl<T> Slab<T> {
         let (number, index) = slot.locate();
         let (stamp, _) = self.chunks.get(number)?.as_ref()?.get(index)?;
         Some(Handle { stamp, slot: slot.0 })
+    }
+
+    /// The value in this slot.
+    pub fn at(&self, slot: SlotNumber) -> Option<&T> {
+        let (number, index) = slot.locate();
+        let (_, value) = self.chunks.get(number)?.as_ref()?.get(index)?;
+        Some(value)
+    }
+
+    /// Takes the value in this slot out.
+    pub fn remove_at(&mut self, slot: SlotNumber) -> Option<T> {
+        self.remove(self.handle_at(slot)?)
     }
 
     /// The value in this slot, to change it.

@@ -1,13 +1,13 @@
 //! What the server tells the module outside commands: values loaded, saved and freed, role changes, events of keys.
 
-use super::{grace, metrics, patrol, pump, saved, seats, undo, with};
+use super::{grace, metrics, patrol, pump, saved, seats, undo, with, State};
 use crate::core::fence::Fence;
 use crate::core::name::Place;
 use crate::core::slab::Handle;
 use crate::core::table::{Answer, Origin, Refused};
 use crate::server::clock;
 use crate::server::context::Context;
-use crate::server::events::{self, Loading, Notice};
+use crate::server::events::{self, Loading, Notice, NoticedKey};
 use crate::server::info::InfoWriter;
 use crate::server::key::Content;
 use crate::server::{log, timer, Hooks};
@@ -71,17 +71,18 @@ fn begin_serving(context: &Context) {
 }
 
 /// A key came here or got a time to live: if it is a lock, it ends here from now on, by its lease alone.
-fn stands(context: &Context, place: Place<'_>, arrived: bool) {
-    let name = context.string(place.key);
-    let Some(key) = context.open(&name, place.db, false) else { return };
+fn stands(context: &Context, noticed: &NoticedKey<'_>, arrived: bool) {
     with(|state| state.table.left_for_good());
+    let key = noticed.open();
     let Content::Lock(handle) = key.content() else { return };
+    let place = key.place();
     if arrived && context.is_cluster() && with(|state| state.table.is_serving()) {
         patrol::arrived(context, handle);
     }
     let has_ttl = key.has_ttl();
     let undo = with(|state| {
         state.table.came(handle, place);
+        state.upheavals += u64::from(arrived);
         if has_ttl {
             state.table.expire_set(handle);
         }
@@ -153,6 +154,7 @@ impl Hooks for Engine {
     fn unlinked(handle: Handle) {
         let known = with(|state| {
             state.table.unlinked(handle);
+            state.upheavals += 1;
             state.table.is_serving() && state.table.get(handle).is_some()
         });
         // What was overwritten is buried within the turn, or what stands there next could be taken for it as it goes.
@@ -189,6 +191,7 @@ impl Hooks for Engine {
     }
 
     fn role_changed(context: &Context, primary: bool) {
+        with(|state| state.upheavals += 1);
         if primary {
             grace::begin();
             begin_serving(context);
@@ -204,6 +207,7 @@ impl Hooks for Engine {
     }
 
     fn loading(context: &Context, what: Loading) {
+        with(|state| state.upheavals += 1);
         match what {
             Loading::Started => with(|state| state.table.stop_serving()),
             Loading::Ended => begin_serving(context),
@@ -215,13 +219,17 @@ impl Hooks for Engine {
     }
 
     fn flushed(context: &Context, db: Option<i32>) {
-        with(|state| state.table.flushed(db));
+        with(|state| {
+            state.table.flushed(db);
+            state.upheavals += 1;
+        });
         pump::arm(context, clock::instant());
     }
 
     fn swapped(context: &Context, first: i32, second: i32) {
         with(|state| {
             state.table.swapped(first, second);
+            state.upheavals += 1;
             let closed = state.closed.iter_mut().chain(state.agenda.refused_closed()).map(|closed| &mut closed.spot);
             for (db, _) in state.expires.iter_mut().chain(&mut state.expires_unsaved).chain(closed) {
                 *db = match *db {
@@ -248,22 +256,32 @@ impl Hooks for Engine {
         seats::answered(context, seat);
     }
 
-    fn noticed(context: &Context, notice: Notice, place: Place<'_>) {
-        if with(|state| state.table.known() == 0 && state.table.lines().is_empty()) {
+    fn noticed(context: &Context, notice: Notice, key: &NoticedKey<'_>) {
+        let (any_lock, any_line) = with(|state| (state.table.known() > 0, !state.table.lines().is_empty()));
+        if any_line {
+            // A legacy lock leaves no other trace: not of its end, nor of another time to live, nor of becoming data.
+            let place = key.place();
+            with(|state| state.table.stir_place(place));
+            pump::arm_if_stirred(context);
+        }
+        if !any_lock {
             return;
         }
-        // A legacy lock leaves no other trace: not of its end, nor of another time to live, nor of becoming data.
-        with(|state| state.table.stir_place(place));
-        pump::arm_if_stirred(context);
-        let put_back = match notice {
-            Notice::Arrived => return stands(context, place, true),
-            Notice::ExpireChanged => return stands(context, place, false),
-            Notice::Deleted => return with(|state| state.table.left_for_good()),
-            Notice::Evicted => with(|state| state.table.evicted(place)),
-            Notice::Expired => with(|state| state.table.expired(place)),
-        };
-        if put_back {
-            pump::arm_at_once(context);
+        match notice {
+            Notice::Arrived => stands(context, key, true),
+            Notice::ExpireChanged => stands(context, key, false),
+            Notice::Deleted => with(|state| state.table.left_for_good()),
+            Notice::Evicted | Notice::Expired if !with(|state| state.table.has_left()) => {}
+            Notice::Evicted | Notice::Expired => {
+                let (place, evicted) = (key.place(), notice == Notice::Evicted);
+                let lost = |state: &mut State| match evicted {
+                    true => state.table.evicted(place),
+                    false => state.table.expired(place),
+                };
+                if with(lost) {
+                    pump::arm_at_once(context);
+                }
+            }
         }
     }
 

@@ -62,6 +62,8 @@ struct State {
     expires_unsaved: Vec<pump::Spot>,
     /// Whether keyspace notifications are subscribed.
     watching_keys: bool,
+    /// How often others than this module took a lock out of the keyspace, or put one there.
+    upheavals: u64,
 }
 
 static STATE: MainThread<Option<State>> = MainThread::new(None);
@@ -78,6 +80,7 @@ fn with<R>(body: impl FnOnce(&mut State) -> R) -> R {
             expires: Vec::new(),
             expires_unsaved: Vec::new(),
             watching_keys: false,
+            upheavals: 0,
         }))
     })
 }
@@ -91,33 +94,66 @@ pub fn write<R>(
     args: Args<'_>,
     ask: impl FnOnce(&mut Table, Site<'_>, Now) -> R,
 ) -> Result<R, Denied> {
-    hooks::bury();
-    if !with(|state| state.table.is_serving()) {
-        return Err(Denied::ReadOnly);
-    }
-    let key = context.open_arg(args, 1).ok_or(Denied::WrongType)?;
-    let place = key.place();
-    let mut stands = Stands::at(context, &key)?;
-    if let (Stands::Nothing, Some(evicted)) = (&stands, with(|state| state.table.find_evicted(place))) {
-        if undo::put_back(context, &key, evicted) {
-            stands = Stands::Lock(evicted);
-        }
-    }
-    let now = clock::now();
-    let answer = with(|state| {
-        let site = stands.site(place);
-        if let Some(handle) = site.lock {
-            state.table.linked(handle, place);
-            patrol::hold_back_if_arriving(state, handle, now.instant);
-        }
-        ask(&mut state.table, site, now)
-    });
-    carry_out(context, &key, true);
-    if let Stands::Legacy { ttl_ms, .. } = stands {
-        pump::watch_legacy(context, place, now.instant, ttl_ms);
-    }
-    pump::arm(context, now.instant);
+    let visit = Visit::begin(context, args)?;
+    let answer = visit.ask(ask);
+    visit.end();
     Ok(answer)
+}
+
+/// A command that writes at its key, from when that is opened until all is carried out.
+pub struct Visit<'a> {
+    context: &'a Context,
+    key: Key<'a>,
+    place: Place<'a>,
+    stands: Stands,
+    now: Now,
+}
+
+impl<'a> Visit<'a> {
+    /// Opens the key.
+    ///
+    /// # Errors
+    /// On a replica, and for a key that holds something else.
+    pub fn begin(context: &'a Context, args: Args<'a>) -> Result<Self, Denied> {
+        hooks::bury();
+        if !with(|state| state.table.is_serving()) {
+            return Err(Denied::ReadOnly);
+        }
+        let key = context.open_arg(args, 1).ok_or(Denied::WrongType)?;
+        let place = key.place();
+        let mut stands = Stands::at(context, &key)?;
+        if let (Stands::Nothing, Some(evicted)) = (&stands, with(|state| state.table.find_evicted(place))) {
+            if undo::put_back(context, &key, evicted) {
+                stands = Stands::Lock(evicted);
+            }
+        }
+        let now = clock::now();
+        if let Stands::Lock(handle) = stands {
+            let is_news = with(|state| {
+                let is_news = state.table.linked(handle, place);
+                patrol::hold_back_if_arriving(state, handle, now.instant);
+                is_news
+            });
+            if is_news {
+                pump::arm(context, now.instant);
+            }
+        }
+        Ok(Self { context, key, place, stands, now })
+    }
+
+    /// Asks core.
+    pub fn ask<R>(&self, ask: impl FnOnce(&mut Table, Site<'_>, Now) -> R) -> R {
+        with(|state| ask(&mut state.table, self.stands.site(self.place), self.now))
+    }
+
+    /// Carries out what follows. Not needed where core says that nothing does.
+    pub fn end(self) {
+        carry_out(self.context, &self.key, true);
+        if let Stands::Legacy { ttl_ms, .. } = self.stands {
+            pump::watch_legacy(self.context, self.place, self.now.instant, ttl_ms);
+        }
+        pump::arm(self.context, self.now.instant);
+    }
 }
 
 /// Lets a command that only looks ask core about the lock at its key.

@@ -1,7 +1,7 @@
 //! Blocked connections and what they are to be told. A grant is final only when its reply is written: until then it can
 //! be taken back, by an order that the pump carries out.
 
-use super::{hooks, patrol, pump, with};
+use super::{hooks, patrol, pump, with, State};
 use crate::core::fence::Fence;
 use crate::core::line::Seat;
 use crate::core::name::{Place, Token};
@@ -24,15 +24,15 @@ pub(super) struct Seats {
 struct Sitter {
     /// Where in its command the token is.
     token_at: usize,
-    state: State,
+    state: Seated,
 }
 
 /// The state of a seat that is taken.
-enum State {
+enum Seated {
     /// This one waits there.
     Waits(Handle),
-    /// This is to be said there.
-    IsTold(Answer),
+    /// This is to be said there, as it was after so many upheavals.
+    IsTold(Answer, u64),
 }
 
 /// A grant whose reply could not be delivered.
@@ -49,7 +49,7 @@ pub fn reserve() -> Seat {
 /// Blocks the connection that sent the running command: the token in its arguments there waits in line. Whether it
 /// could: else the wait is over.
 pub fn sit<C: blocked::Answers>(context: &Context, seat: Seat, waiter: Handle, token_at: usize) -> bool {
-    with(|state| state.seats.taken.insert(seat.0, Sitter { token_at, state: State::Waits(waiter) }));
+    with(|state| state.seats.taken.insert(seat.0, Sitter { token_at, state: Seated::Waits(waiter) }));
     if !blocked::block::<hooks::Engine, C>(context, seat.0) {
         abandoned(seat.0);
         pump::arm_if_stirred(context);
@@ -65,7 +65,7 @@ pub fn sit<C: blocked::Answers>(context: &Context, seat: Seat, waiter: Handle, t
 pub(super) fn answer(seat: Seat, answer: Answer) {
     with(|state| {
         if let Some(sitter) = state.seats.taken.get_mut(&seat.0) {
-            sitter.state = State::IsTold(answer);
+            sitter.state = Seated::IsTold(answer, state.upheavals);
         }
     });
     blocked::unblock(seat.0);
@@ -74,20 +74,18 @@ pub(super) fn answer(seat: Seat, answer: Answer) {
 /// The token at this seat, and what it is to be told, as its reply is written. A grant counts from here on; one that does
 /// not hold any more is `None`.
 pub fn take_answer<'a>(context: &Context, args: Args<'a>, seat: u64) -> Option<(Token<'a>, Answer)> {
-    let (token_at, answer) = with(|state| {
+    let (token_at, answer, untouched) = with(|state| {
         let sitter = state.seats.taken.get(&seat)?;
         match &sitter.state {
-            State::IsTold(answer) => Some((sitter.token_at, answer.clone())),
-            State::Waits(_) => None,
+            Seated::IsTold(answer, upheavals) => Some((sitter.token_at, answer.clone(), *upheavals == state.upheavals)),
+            Seated::Waits(_) => None,
         }
     })?;
     let token = Token::new(args.get(token_at)?)?;
     if let Answer::Granted { lock, fence, .. } = answer {
-        let key = context.read_arg(args, 1)?;
-        // The table can be behind the keyspace: FLUSHALL tells nobody which values it dropped.
-        let stands = key.content() == Content::Lock(lock);
         let now = clock::instant();
-        if !stands || !with(|state| state.table.deliver(lock, key.place(), token.bytes(), fence, now)) {
+        let stands = untouched || stands(context, args, lock);
+        if !stands || !with(|state| state.table.deliver(lock, token.bytes(), fence, now)) {
             return None;
         }
     }
@@ -95,10 +93,19 @@ pub fn take_answer<'a>(context: &Context, args: Args<'a>, seat: u64) -> Option<(
     Some((token, answer))
 }
 
+/// Whether the lock still is where it was waited for. The table can be behind the keyspace: FLUSHALL tells nobody which
+/// values it dropped.
+fn stands(context: &Context, args: Args<'_>, lock: Handle) -> bool {
+    context.read_arg(args, 1).is_some_and(|key| {
+        let here = |state: &mut State| state.table.get(lock).is_some_and(|lock| lock.place() == key.place());
+        key.content() == Content::Lock(lock) && with(here)
+    })
+}
+
 /// The reply was written, or could not be: a grant nobody was told of is to be taken back.
 pub(super) fn answered(context: &Context, seat: u64) {
     let undelivered = with(|state| match state.seats.taken.remove(&seat).map(|sitter| sitter.state) {
-        Some(State::IsTold(Answer::Granted { lock, fence, .. })) => {
+        Some(Seated::IsTold(Answer::Granted { lock, fence, .. }, _)) => {
             state.take_backs.push(TakeBack { lock, fence });
             true
         }
@@ -112,7 +119,7 @@ pub(super) fn answered(context: &Context, seat: u64) {
 /// The connection left: its token waits no longer.
 pub(super) fn abandoned(seat: u64) {
     with(|state| {
-        if let Some(State::Waits(waiter)) = state.seats.taken.remove(&seat).map(|sitter| sitter.state) {
+        if let Some(Seated::Waits(waiter)) = state.seats.taken.remove(&seat).map(|sitter| sitter.state) {
             state.table.leave(waiter);
         }
     });

@@ -114,7 +114,7 @@ impl Context {
 
     /// Whether what this command changes is told to nobody: there are no replicas, and there is no append-only file.
     pub fn is_unheard(&self) -> bool {
-        self.command_flags.is_some() && audience::is_empty() && self.flags() & raw::REDISMODULE_CTX_FLAGS_AOF == 0
+        self.command_flags.is_some() && audience::is_empty()
     }
 
     /// Counts a change for the server's save points, where [`Context::is_unheard`] says that it need not be replicated.

@@ -3,6 +3,7 @@
 use super::args::bytes_of;
 use super::cell::MainThread;
 use super::context::Context;
+use super::key::Key;
 use super::{api, audience, edge, Hooks};
 use crate::core::name::Place;
 use redis_module::raw::{self, RedisModuleCtx, RedisModuleEvent, RedisModuleString};
@@ -30,6 +31,27 @@ pub enum Notice {
     Evicted,
     /// The key's time to live was over.
     Expired,
+}
+
+/// The key to which something happened. Nothing is found out before it is asked for: the server tells of every key that is
+/// deleted or gets a time to live, and few of them are locks.
+pub struct NoticedKey<'a> {
+    context: &'a Context,
+    name: *mut RedisModuleString,
+}
+
+impl NoticedKey<'_> {
+    /// Where it is.
+    pub fn place(&self) -> Place<'_> {
+        // SAFETY: the name is valid while the notification lasts, and so is this value.
+        Place { db: self.context.db(), key: unsafe { bytes_of(self.name) } }
+    }
+
+    /// What is there now.
+    pub fn open(&self) -> Key<'_> {
+        // SAFETY: as above.
+        unsafe { Key::open(self.context, self.name, raw::REDISMODULE_READ | raw::REDISMODULE_OPEN_KEY_NOTOUCH) }
+    }
 }
 
 /// Where the key that MOVE is moving comes from.
@@ -102,8 +124,8 @@ unsafe extern "C" fn noticed<H: Hooks>(
     edge((), || {
         // SAFETY: the event is a C string of the server, valid in this callback.
         let event = unsafe { CStr::from_ptr(event) }.to_bytes();
-        // SAFETY: context and key are valid in this callback.
-        let (context, key) = unsafe { (Context::new(ctx), bytes_of(key)) };
+        // SAFETY: the context is valid in this callback.
+        let context = unsafe { Context::new(ctx) };
         let notice = match (class, event) {
             (raw::REDISMODULE_NOTIFY_EVICTED, _) => Notice::Evicted,
             (raw::REDISMODULE_NOTIFY_EXPIRED, _) => Notice::Expired,
@@ -115,7 +137,7 @@ unsafe extern "C" fn noticed<H: Hooks>(
         if event == b"move_from" {
             MOVED_FROM.with(|from| *from = context.db());
         }
-        H::noticed(&context, notice, Place { db: context.db(), key });
+        H::noticed(&context, notice, &NoticedKey { context: &context, name: key });
         if event == b"move_to" {
             // Valkey 8.1 and 9.0 tell modules on the client's own connection and leave it in the database it told of
             // (valkey#4024): the client's next command, or the next one of the replication stream, would go there.

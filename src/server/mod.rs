@@ -43,7 +43,7 @@ use crate::core::name::Place;
 use crate::core::slab::Handle;
 use crate::core::table::Origin;
 use context::Context;
-use events::{Loading, Notice};
+use events::{Loading, Notice, NoticedKey};
 use info::InfoWriter;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -88,7 +88,7 @@ pub trait Hooks: 'static {
     /// Two databases changed places.
     fn swapped(context: &Context, first: i32, second: i32);
     /// Something happened to a key.
-    fn noticed(context: &Context, notice: Notice, place: Place<'_>);
+    fn noticed(context: &Context, notice: Notice, key: &NoticedKey<'_>);
     /// INFO asks for this module's sections.
     fn info(writer: &mut InfoWriter);
     /// The maxmemory policy may have changed.

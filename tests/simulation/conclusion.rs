@@ -3,7 +3,7 @@
 
 use super::client::{Client, Reply};
 use super::judge::Promise;
-use super::node::{place, Place, Sitter};
+use super::node::{Place, Sitter};
 use super::world::{World, MS};
 use redis_lock::core::fence::Fence;
 use redis_lock::core::hold::{Delivery, Mode};
@@ -73,7 +73,7 @@ impl World {
         }
         let node = &mut self.nodes[index];
         let at = node.now(now).instant;
-        let delivered = node.table.deliver(lock, place(&[key]), &token, fence, at);
+        let delivered = node.table.deliver(lock, &token, fence, at);
         if !delivered {
             // An upgrade can come in the last ms of its lease.
             assert_eq!(ttl_ms, 0, "{now}: a grant does not hold in the turn in which it is made");

@@ -98,9 +98,7 @@ impl Table {
         }
         let Some(lock) = held.and_then(|held| self.locks.get(held)) else { return true };
         if lock.len() <= self.lines.tokens_count() {
-            return lock
-                .holders()
-                .all(|seen| *seen.token == *waiter.token || self.lines.waits_of(&seen.token).is_empty());
+            return lock.tokens().all(|token| *token == *waiter.token || self.lines.waits_of(&token).is_empty());
         }
         self.lines.tokens().all(|token| *token == *waiter.token || !lock.is_held_by(Packed::of(token)))
     }

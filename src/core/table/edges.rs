@@ -60,7 +60,7 @@ fn in_the_last_millisecond_the_holder_still_frees_the_lock() {
 fn at_its_end_a_lease_is_over_for_everybody() {
     let over = [Effect::Ended(Ended::LeaseEnded), Effect::Removed];
     let (mut scene, _) = held();
-    assert_eq!(scene.table.next_deadline(), Some(instant(END_US)));
+    assert_eq!(scene.deadline(), Some(instant(END_US)));
     assert_eq!(scene.table.next_due(instant(END_US)), scene.lock);
     scene.now_us = END_US;
     assert_eq!(scene.release("ann"), ReleaseOutcome::Free);
@@ -98,7 +98,7 @@ fn an_extension_that_keeps_the_length_is_told_to_nobody() {
     scene.sleep_ms(4);
     assert_eq!(scene.extend("ann", None), ExtendOutcome::Extended(LEASE_MS));
     assert_eq!(scene.effects(), [], "a replica counts the whole length from its promotion anyway");
-    assert_eq!(scene.table.next_deadline(), Some(instant(END_US + 4_000)));
+    assert_eq!(scene.deadline(), Some(instant(END_US + 4_000)));
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn the_longest_lease_has_an_end() {
     let mut scene = Scene::new();
     let granted = scene.acquire(lease(by("ann"), LEASE_MS_MAX));
     assert!(matches!(granted, Acquired::Granted { ttl_ms: LEASE_MS_MAX, .. }), "{granted:?}");
-    assert_eq!(scene.table.next_deadline(), Some(instant(START_US + LEASE_MS_MAX * 1_000)));
+    assert_eq!(scene.deadline(), Some(instant(START_US + LEASE_MS_MAX * 1_000)));
 }
 
 #[test]

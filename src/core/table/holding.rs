@@ -168,6 +168,17 @@ impl Table {
         self.wait_or_refuse(Some(handle), site.place, request, now.instant)
     }
 
+    /// Whether a try of this token comes to nothing at first sight: another one holds the lock alone, and nobody waits
+    /// for it. Counts the try if so; nothing else follows.
+    pub fn turns_away(&mut self, site: Site<'_>, token: Token<'_>, now: Instant) -> bool {
+        let lock = site.lock.and_then(|handle| self.locks.get(handle));
+        let held =
+            lock.is_some_and(|lock| lock.is_exclusive() && lock.first_end() > now && !lock.is_held_by(token.into()));
+        let away = held && (self.lines.is_empty() || self.lines.at(site.place).is_none());
+        self.counts.refused += u64::from(away);
+        away
+    }
+
     pub(super) fn wait_or_refuse(
         &mut self,
         held: Option<Handle>,

@@ -24,13 +24,16 @@ impl Table {
         }
     }
 
-    /// This lock is found at `place`. Those who wait there know of it already, or learn of it as it is settled.
-    pub fn linked(&mut self, handle: Handle, place: Place<'_>) {
-        let Some(lock) = self.locks.get_mut(handle) else { return };
+    /// This lock is found at `place`. Those who wait there know of it already, or learn of it as it is settled. Whether it
+    /// was not known to stand in the keyspace: then it has a deadline again.
+    pub fn linked(&mut self, handle: Handle, place: Place<'_>) -> bool {
+        let Some(lock) = self.locks.get_mut(handle) else { return false };
         lock.set_place(place);
-        if !lock.linked() {
+        let is_news = !lock.linked();
+        if is_news {
             self.set_linked(handle, true);
         }
+        is_news
     }
 
     /// This lock came to `place`.
@@ -72,6 +75,11 @@ impl Table {
     /// else.
     pub fn left_for_good(&mut self) {
         self.unlinked = None;
+    }
+
+    /// Whether a lock left the keyspace and nothing said why yet.
+    pub const fn has_left(&self) -> bool {
+        self.unlinked.is_some()
     }
 
     /// This lock is not where it was last seen: flushed, and not freed yet.

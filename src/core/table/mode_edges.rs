@@ -56,7 +56,7 @@ fn a_lock_is_over_at_its_cap_for_everybody() {
         let mut scene = Scene::new();
         let granted = scene.acquire(request);
         assert!(matches!(granted, Acquired::Granted { ttl_ms: 10, .. }), "{granted:?}");
-        assert_eq!(scene.table.next_deadline(), Some(Instant::from_micros(END_US)));
+        assert_eq!(scene.deadline(), Some(Instant::from_micros(END_US)));
         assert_eq!(scene.extend("ann", Some(40)), ExtendOutcome::Extended(10));
         assert!(matches!(scene.acquire(shared(lease(by("ann"), 40))), Acquired::Granted { ttl_ms: 10, .. }));
         scene.now_us = END_US;

@@ -46,6 +46,13 @@ impl Scene {
         at(self.now_us)
     }
 
+    /// When the next lease ends: what is asked for just before has been put in order.
+    pub fn deadline(&mut self) -> Option<Instant> {
+        let about = self.table.next_deadline()?;
+        self.table.next_due(about);
+        self.table.next_deadline()
+    }
+
     pub fn sleep_ms(&mut self, ms: u64) {
         self.now_us += ms * 1_000;
     }

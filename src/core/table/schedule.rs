@@ -1,8 +1,9 @@
 //! Which lock to look at next, and when: every lock in the keyspace under the end of the first of its leases.
 
 use super::Table;
+use crate::core::deadlines::Position;
 use crate::core::lock::Lock;
-use crate::core::slab::Handle;
+use crate::core::slab::{Handle, Slab, SlotNumber};
 use crate::core::time::Instant;
 use crate::seeded::bug;
 
@@ -10,18 +11,15 @@ impl Table {
     /// When the next lease or wait ends, or the grace, or earlier: on a node that serves for less time than the lease.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.serving?;
-        let lease_end = self.deadlines.first().map(|(at, _)| at);
-        Instant::earliest([lease_end, self.lines.next_end(), self.grace_end()])
+        Instant::earliest([self.deadlines.first(), self.lines.next_end(), self.grace_end()])
     }
 
     /// A lock whose lease is over; the caller opens its key and settles it, or forgets the lock if it is not there.
     pub fn next_due(&mut self, now: Instant) -> Option<Handle> {
         let serving = self.serving?;
         loop {
-            let (at, slot) = self.deadlines.first()?;
-            if at > now {
-                return None;
-            }
+            let locks = &mut self.locks;
+            let slot = self.deadlines.due(now, |moved, position| note(locks, moved, position))?;
             // A lock is taken from the deadlines before it goes.
             let handle = self.locks.handle_at(slot)?;
             let lock = self.locks.get_mut(handle)?;
@@ -71,10 +69,13 @@ impl Table {
             return;
         }
         let locks = &mut self.locks;
-        self.deadlines.set(position, at, handle.slot(), |moved, position| {
-            if let Some(lock) = locks.at_mut(moved) {
-                lock.set_deadline(position);
-            }
-        });
+        self.deadlines.set(position, at, handle.slot(), |moved, position| note(locks, moved, position));
+    }
+}
+
+/// A lock's place among the deadlines is another one now.
+fn note(locks: &mut Slab<Lock>, moved: SlotNumber, position: Position) {
+    if let Some(lock) = locks.at_mut(moved) {
+        lock.set_deadline(position);
     }
 }

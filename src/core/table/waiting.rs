@@ -176,12 +176,11 @@ impl Table {
         lines.seats()
     }
 
-    /// Whether a grant made to a waiter is its token's still, at the moment its reply is written. From then on the
-    /// token knows, and the grant is not taken back.
-    pub fn deliver(&mut self, lock: Handle, place: Place<'_>, token: &[u8], fence: Fence, now: Instant) -> bool {
+    /// Whether a grant made to a waiter is its token's still, at the moment its reply is written: the caller has seen
+    /// that the lock is where it was. From then on the token knows, and the grant is not taken back.
+    pub fn deliver(&mut self, lock: Handle, token: &[u8], fence: Fence, now: Instant) -> bool {
         let token = Packed::of(token);
-        let held = self.locks.get(lock).filter(|lock| lock.place() == place);
-        let hold = held.and_then(|lock| lock.hold(token)).filter(|hold| hold.fence == fence);
+        let hold = self.locks.get(lock).and_then(|lock| lock.hold(token)).filter(|hold| hold.fence == fence);
         if hold.is_none_or(|hold| self.ms_left(&hold, now) == 0) {
             return false;
         }

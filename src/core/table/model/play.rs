@@ -109,7 +109,7 @@ impl World {
         let Answer::Granted { lock, fence, .. } = pending.answer else { return Ok(()) };
         let (at, now) = (pending.at, self.now().instant);
         let stands = self.keys[at] == Key::Lock(lock);
-        let found = stands && self.table.deliver(lock, place(at), secret(pending.token).bytes(), fence, now);
+        let found = stands && self.table.deliver(lock, secret(pending.token).bytes(), fence, now);
         let now_us = self.plain.now;
         let holder = self.plain.holder_mut(at, pending.token).filter(|holder| holder.fence == fence.get() && stands);
         let holder = holder.filter(|holder| holder.left_ms(now_us) > 0);

@@ -10,7 +10,7 @@ use crate::core::fence::Fence;
 use crate::core::line::Seat;
 use crate::core::name::{HoldName, Label, Place, Token};
 use crate::core::slab::Handle;
-use crate::core::table::{Acquire, Ask, BoundHold, Limits, Wait};
+use crate::core::table::{Acquire, Ask, BoundHold, Limits, Turn, Wait};
 use crate::core::time::{Instant, Lease, Now, Ticks};
 use std::collections::BTreeMap;
 
@@ -249,7 +249,14 @@ impl World {
         let label = Label::cut(TOKENS[want.token]);
         let request = Acquire { token: secret(want.token), ask, label, client: want.client, wait, limits };
         let seat = self.seats;
-        match self.ask(at, |table, site, now| table.acquire(site, &request, now)) {
+        let is_try = request.wait == Wait::No && request.ask.turn == Turn::No;
+        let answer = self.ask(at, |table, site, now| {
+            if is_try && table.turns_away(site, request.token, now.instant) {
+                return Acquired::Held;
+            }
+            table.acquire(site, &request, now)
+        });
+        match answer {
             Acquired::Granted { fence, ttl_ms, new } => Reply::Granted { fence: fence.get(), ttl_ms, new },
             Acquired::Held => Reply::Held,
             Acquired::Waits(waiter) => {
