@@ -54,7 +54,7 @@ struct Effort {
 }
 
 const FULL: Effort = Effort {
-    plan: Plan { connections: 1, rounds: 50, keys: 2_560 },
+    plan: Plan { connections: 1, rounds: 80, keys: 2_560 },
     locks: 100_000,
     ending: 1_000_000,
     unpipelined: 10_000,

@@ -101,6 +101,10 @@ struct Line {
     entangled: usize,
 }
 
+/// How far a walk over all lines is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Walk(usize);
+
 /// Names a line.
 #[derive(Clone, Copy)]
 pub struct LineHandle(Handle);
@@ -375,10 +379,11 @@ impl Lines {
         self.by_place.keys().copied()
     }
 
-    /// The places of every line, or of those in one database.
-    pub fn places(&self, db: Option<i32>) -> impl Iterator<Item = Place<'_>> {
-        let lines = self.by_place.iter().filter(move |&(&here, _)| db.is_none_or(|db| db == here));
-        lines.flat_map(|(&db, lines)| lines.keys().map(move |key| Place { db, key }))
+    /// The next of all lines for one who walks over them, and how far the walk is then. A line that begins meanwhile may be
+    /// left out.
+    pub fn next_place(&self, walk: Walk) -> Option<(Place<'_>, Walk)> {
+        let (line, next) = self.lines.next_from(walk.0)?;
+        Some((Place { db: line.db, key: &line.key }, Walk(next)))
     }
 
     /// The key of a place, for one who is about to join its line: all in a line share it.

@@ -45,7 +45,13 @@ proptest! {
             }
             prop_assert_eq!(lines.blocked() + lines.polled(), model.len());
             prop_assert_eq!(lines.next_end(), model.iter().map(|e| Instant::from_micros(u64::from(e.1))).min());
-            prop_assert_eq!(lines.places(None).count(), {
+            let mut walk = Walk::default();
+            let places = std::iter::from_fn(|| {
+                let (_, next) = lines.next_place(walk)?;
+                walk = next;
+                Some(())
+            });
+            prop_assert_eq!(places.count(), {
                 let mut keys: Vec<u8> = model.iter().map(|e| e.0).collect();
                 keys.sort_unstable();
                 keys.dedup();

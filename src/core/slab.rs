@@ -261,6 +261,20 @@ impl<T> Slab<T> {
         })
     }
 
+    /// The first value at or behind a place, and the place behind it: for one who walks over all of them little by little.
+    /// Places begin with 0.
+    pub fn next_from(&self, place: usize) -> Option<(&T, usize)> {
+        let (first, begin) = (place / CHUNK_SLOTS, place % CHUNK_SLOTS);
+        let chunks = self.chunks.iter().enumerate().skip(first);
+        let mut used = chunks.flat_map(|(number, chunk)| {
+            let from = if number == first { begin } else { 0 };
+            let slots =
+                chunk.iter().flat_map(move |chunk| (from..CHUNK_SLOTS).map(move |index| (index, chunk.get(index))));
+            slots.filter_map(move |(index, content)| Some((content?.1, number * CHUNK_SLOTS + index + 1)))
+        });
+        used.next()
+    }
+
     /// Keeps the chunk that was emptied last: a lone lock taken and released over and over would else make one anew
     /// each time.
     fn give_back(&mut self, emptied: usize) {
@@ -341,6 +355,11 @@ mod tests {
                 }
                 prop_assert_eq!(slab.len(), model.len());
             }
+            let (mut at, mut walked) = (0, 0);
+            while let Some((_, next)) = slab.next_from(at) {
+                (at, walked) = (next, walked + 1);
+            }
+            prop_assert_eq!(walked, model.len());
             let mut seen = 0;
             for (handle, value) in slab.iter_mut() {
                 prop_assert_eq!(model.get(&handle), Some(&*value));

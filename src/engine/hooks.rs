@@ -202,7 +202,7 @@ impl Hooks for Engine {
                 state.table.stop_serving();
                 state.table.drop_lines()
             });
-            blocked.into_iter().for_each(|seat| seats::answer(seat, Answer::Demoted));
+            blocked.into_iter().for_each(|seat| seats::answer(seat, Answer::Demoted, 0));
         }
     }
 

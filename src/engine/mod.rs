@@ -253,7 +253,8 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
     if !with(|state| state.table.has_effects()) {
         return;
     }
-    let mut effects = with(|state| state.table.take_effects());
+    // Whoever hears of one effect, as other modules do, can undo what the next one tells.
+    let (mut effects, upheavals) = with(|state| (state.table.take_effects(), state.upheavals));
     let unheard = replicate && context.is_unheard();
     let tell = |send: &dyn Fn()| match (replicate, unheard) {
         (true, false) => send(),
@@ -301,7 +302,7 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
             Effect::Acquired => context.notify(c"lock.acquired", key),
             Effect::Ended(Ended::Released | Ended::TakenBack) => context.notify(c"lock.released", key),
             Effect::Ended(Ended::LeaseEnded) => context.notify(c"lock.expired", key),
-            Effect::Answer(seat, answer) => seats::answer(seat, answer),
+            Effect::Answer(seat, answer) => seats::answer(seat, answer, upheavals),
         }
     }
     with(|state| state.table.reuse_effects(effects));

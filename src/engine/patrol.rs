@@ -2,8 +2,9 @@
 //! slot of another node, are looked at again and again: who waits is told when the slot left, and a lease runs from
 //! when it came.
 
-use super::pump::{arm, arm_at_once, for_a_share, later, place, with_key, Spot};
+use super::pump::{arm, arm_at_once, for_a_share, later, place, with_key};
 use super::{carry_out, seats, with, State};
+use crate::core::line::Walk;
 use crate::core::slab::Handle;
 use crate::core::table::Answer;
 use crate::core::time::Instant;
@@ -36,9 +37,10 @@ pub(super) fn hold_back_if_arriving(state: &mut State, handle: Handle, now: Inst
 }
 
 /// One look at all there is to look at.
+#[derive(Default)]
 pub(super) struct Round {
-    /// Lines that are left.
-    lines: Vec<Spot>,
+    /// How far it is among the lines.
+    lines: Walk,
     /// The last lock of another's slot that was looked at.
     arriving: Option<Handle>,
 }
@@ -49,8 +51,7 @@ pub(super) fn patrol(context: &Context, now: Instant) {
     let due = with(|state| {
         let due = state.agenda.patrol_at.is_some_and(|at| at <= now);
         if due && state.agenda.round.is_none() {
-            let lines = state.table.lines().places(None).map(seats::owned).collect();
-            state.agenda.round = Some(Round { lines, arriving: None });
+            state.agenda.round = Some(Round::default());
         }
         due
     });
@@ -76,7 +77,12 @@ pub(super) fn patrol(context: &Context, now: Instant) {
 }
 
 fn look_at_line(context: &Context) -> Option<()> {
-    let spot = with(|state| state.agenda.round.as_mut()?.lines.pop())?;
+    let spot = with(|state| {
+        let round = state.agenda.round.as_mut()?;
+        let (place, walk) = state.table.lines().next_place(round.lines)?;
+        round.lines = walk;
+        Some(seats::owned(place))
+    })?;
     with_key(context, &spot, |key| {
         if context.refusal(key) == Some(Refusal::NotOurs) {
             with(|state| state.table.end_waits(place(&spot), &Answer::SlotGone));

@@ -241,12 +241,9 @@ fn serve_stirred(context: &Context, now: Instant) {
         while let Some(spot) = state.agenda.legacy.take_over(now) {
             state.table.stir_place(place(&spot));
         }
-        if state.agenda.stirred.is_empty() {
-            state.agenda.stirred = state.table.take_stirred();
-        }
     });
     for_a_share(|| {
-        let spot = with(|state| state.agenda.stirred.pop())?;
+        let spot = with(|state| state.agenda.stirred.pop().or_else(|| state.table.next_stirred()))?;
         with_key(context, &spot, |key| attend(context, key, place(&spot)));
         Some(())
     });

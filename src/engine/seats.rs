@@ -61,11 +61,11 @@ pub fn sit<C: blocked::Answers>(context: &Context, seat: Seat, waiter: Handle, t
     true
 }
 
-/// Has the connection told this at the end of the turn.
-pub(super) fn answer(seat: Seat, answer: Answer) {
+/// Has the connection told this at the end of the turn, as it was after so many upheavals.
+pub(super) fn answer(seat: Seat, answer: Answer, upheavals: u64) {
     with(|state| {
         if let Some(sitter) = state.seats.taken.get_mut(&seat.0) {
-            sitter.state = Seated::IsTold(answer, state.upheavals);
+            sitter.state = Seated::IsTold(answer, upheavals);
         }
     });
     blocked::unblock(seat.0);

@@ -189,7 +189,8 @@ impl World {
                 table.settle(site, now);
             });
         }
-        for (_, key) in self.nodes[index].table.take_stirred() {
+        let stirred: Vec<_> = std::iter::from_fn(|| self.nodes[index].table.next_stirred()).collect();
+        for (_, key) in stirred {
             self.look(index, key[0], |table, site, now| {
                 table.settle(site, now);
             });

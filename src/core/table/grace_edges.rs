@@ -264,7 +264,8 @@ fn its_end_is_due_once_and_stirs_every_line() {
     scene.wait(block(by("ann"), 1));
     assert!(!scene.table.end_grace(instant(GRACE_END_US - 1)) && !scene.table.is_stirred());
     assert!(scene.table.end_grace(instant(GRACE_END_US)));
-    assert_eq!(scene.table.take_stirred(), [(PLACE.db, Box::from(PLACE.key))]);
+    assert_eq!(scene.table.next_stirred(), Some((PLACE.db, Box::from(PLACE.key))));
+    assert_eq!(scene.table.next_stirred(), None);
     assert!(!scene.table.end_grace(instant(GRACE_END_US)), "once");
     assert_eq!(scene.table.next_deadline(), None);
 }

@@ -5,11 +5,19 @@ use super::Table;
 use crate::core::deadlines::Position;
 use crate::core::fence::Fences;
 use crate::core::hold::Delivery;
+use crate::core::line::Walk;
 use crate::core::lock::Lock;
 use crate::core::name::Place;
 use crate::core::slab::Handle;
 use crate::core::time::Instant;
 use crate::seeded::bug;
+use std::collections::BTreeSet;
+
+/// A walk over the lines of databases where something happened to every key.
+pub(super) struct Sweep {
+    dbs: BTreeSet<i32>,
+    walk: Walk,
+}
 
 impl Table {
     /// The server took this lock out of the keyspace: deleted, overwritten, or on its way to another key.
@@ -51,19 +59,29 @@ impl Table {
 
     /// Whether something happened where somebody waits.
     pub fn is_stirred(&self) -> bool {
-        !self.stirred.is_empty() || !self.stirred_dbs.is_empty()
+        !self.stirred.is_empty() || !self.stirred_dbs.is_empty() || self.sweep.is_some()
     }
 
-    /// Places where the next in line may have its turn.
-    pub fn take_stirred(&mut self) -> Vec<(i32, Box<[u8]>)> {
-        let mut places: Vec<_> = std::mem::take(&mut self.stirred).into_iter().collect();
-        for db in std::mem::take(&mut self.stirred_dbs) {
-            places.extend(self.lines.places(Some(db)).map(|place| (place.db, place.key.into())));
+    /// A place where the next in line may have its turn. One at a time: a flush stirs all lines that there are.
+    pub fn next_stirred(&mut self) -> Option<(i32, Box<[u8]>)> {
+        if let Some(place) = self.stirred.pop_first() {
+            return Some(place);
         }
-        // Always in the same order, so that a run of the simulation can be repeated.
-        places.sort_unstable();
-        places.dedup();
-        places
+        loop {
+            if self.sweep.is_none() && !self.stirred_dbs.is_empty() {
+                self.sweep = Some(Sweep { dbs: std::mem::take(&mut self.stirred_dbs), walk: Walk::default() });
+            }
+            let sweep = self.sweep.as_mut()?;
+            match self.lines.next_place(sweep.walk) {
+                Some((place, walk)) => {
+                    sweep.walk = walk;
+                    if sweep.dbs.contains(&place.db) {
+                        return Some((place.db, place.key.into()));
+                    }
+                }
+                None => self.sweep = None,
+            }
+        }
     }
 
     /// Something happened to every key of a database (`None`: of all).

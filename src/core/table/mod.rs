@@ -201,6 +201,8 @@ pub struct Table {
     stirred: BTreeSet<(i32, Box<[u8]>)>,
     /// Databases where something happened to every key.
     stirred_dbs: BTreeSet<i32>,
+    /// The walk over the lines of such databases that is under way.
+    sweep: Option<keyspace::Sweep>,
     fences: Fences,
     serving: Option<Serving>,
     grace: grace::Grace,

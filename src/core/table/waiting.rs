@@ -171,6 +171,7 @@ impl Table {
     pub fn drop_lines(&mut self) -> Vec<Seat> {
         self.stirred.clear();
         self.stirred_dbs.clear();
+        self.sweep = None;
         let lines = std::mem::take(&mut self.lines);
         self.counts.waits_ended_empty += lines.len() as u64;
         lines.seats()

@@ -196,7 +196,7 @@ impl World {
             }
         }
         self.end_leases(allowed)?;
-        let mut stirred: Vec<usize> = self.table.take_stirred().iter().map(|s| index_of(spot(s))).collect();
+        let mut stirred: Vec<usize> = self.all_stirred().iter().map(|s| index_of(spot(s))).collect();
         if allowed {
             stirred.append(&mut self.refused);
         }
@@ -204,7 +204,7 @@ impl World {
             self.attend(at, allowed)?;
         }
         self.end_waits(allowed)?;
-        let stirred = self.table.take_stirred();
+        let stirred = self.all_stirred();
         for stirred in stirred {
             self.attend(index_of(spot(&stirred)), allowed)?;
         }
@@ -212,6 +212,10 @@ impl World {
             self.is_served()?;
         }
         Ok(())
+    }
+
+    fn all_stirred(&mut self) -> Vec<(i32, Box<[u8]>)> {
+        std::iter::from_fn(|| self.table.next_stirred()).collect()
     }
 
     /// Nobody waits for what is free, and nobody holds what is over.
