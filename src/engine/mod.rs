@@ -122,8 +122,8 @@ impl<'a> Visit<'a> {
         let key = context.open_arg(args, 1).ok_or(Denied::WrongType)?;
         let place = key.place();
         let mut stands = Stands::at(context, &key)?;
-        if let (Stands::Nothing, Some(evicted)) = (&stands, with(|state| state.table.find_evicted(place))) {
-            if undo::put_back(context, &key, evicted) {
+        if let Stands::Nothing = stands {
+            if let Some(evicted) = undo::put_back_at(context, &key, place) {
                 stands = Stands::Lock(evicted);
             }
         }

@@ -172,7 +172,8 @@ fn end_leases(context: &Context, now: Instant) {
 /// to the next in line. The refusal, if there was one.
 fn attend(context: &Context, key: &Key<'_>, place: Place<'_>) -> Option<Refusal> {
     let lock = match key.content() {
-        Content::Empty => None,
+        // To open the key may be what ended it: it had been given a time to live.
+        Content::Empty => undo::put_back_at(context, key, place),
         Content::Lock(handle) => Some(handle),
         Content::Legacy => {
             watch_legacy(context, place, clock::instant(), key.ttl_ms().unwrap_or(0));
@@ -258,7 +259,9 @@ fn end_waits(context: &Context, now: Instant, may_write: bool) {
         })?;
         let ended = with_key(context, &spot, |key| {
             let refusal = if may_write { attend(context, key, place(&spot)) } else { None };
-            let site = Site { place: place(&spot), lock: lock_in(key).ok().flatten(), legacy: None };
+            let evicted = || with(|state| state.table.find_evicted(place(&spot)));
+            let lock = lock_in(key).ok().flatten().or_else(evicted);
+            let site = Site { place: place(&spot), lock, legacy: None };
             let legacy = key.content() == Content::Legacy;
             with(|state| {
                 let first = !legacy && state.table.lines().first(site.place) == Some(waiter);
@@ -288,7 +291,11 @@ fn end_bound(context: &Context, now: Instant) {
         let (client, token) = (closed.client, &closed.hold.1);
         let spot = seats::place_of(closed.hold.0).unwrap_or_else(|| closed.spot.clone());
         with_key(context, &spot, |key| {
-            let Ok(Some(lock)) = lock_in(key) else { return };
+            let lock = match lock_in(key) {
+                Ok(None) => undo::put_back_at(context, key, place(&spot)),
+                found => found.ok().flatten(),
+            };
+            let Some(lock) = lock else { return };
             if !with(|state| state.table.is_bound(lock, token, client)) {
                 return;
             }

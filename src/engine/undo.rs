@@ -2,6 +2,7 @@
 
 use super::pump::with_key;
 use super::{lock_in, seats, with};
+use crate::core::name::Place;
 use crate::core::slab::Handle;
 use crate::server::context::Context;
 use crate::server::key::Key;
@@ -41,8 +42,14 @@ pub fn stand_in(context: &Context) {
     }
 }
 
+/// Puts the lock that was evicted from this key, where nothing is now, back there. That lock, if there is one.
+pub(super) fn put_back_at(context: &Context, key: &Key<'_>, place: Place<'_>) -> Option<Handle> {
+    let evicted = with(|state| state.table.find_evicted(place));
+    evicted.filter(|&evicted| put_back(context, key, evicted))
+}
+
 /// Puts an evicted lock back at its key, if nothing else took the key. Whether it did.
-pub fn put_back(context: &Context, key: &Key<'_>, handle: Handle) -> bool {
+fn put_back(context: &Context, key: &Key<'_>, handle: Handle) -> bool {
     let stands = match lock_in(key) {
         Ok(None) => key.store(handle),
         found => found == Ok(Some(handle)),

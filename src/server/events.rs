@@ -4,7 +4,7 @@ use super::args::bytes_of;
 use super::cell::MainThread;
 use super::context::Context;
 use super::key::Key;
-use super::{api, audience, edge, Hooks};
+use super::{api, audience, copy_guard, edge, Hooks};
 use crate::core::name::Place;
 use redis_module::raw::{self, RedisModuleCtx, RedisModuleEvent, RedisModuleString};
 use std::ffi::{c_char, c_int, c_void, CStr};
@@ -92,7 +92,9 @@ pub fn watch_keys<H: Hooks>(context: &Context) {
     // SAFETY: context and callback are valid.
     if unsafe { api!(RedisModule_SubscribeToKeyspaceEvents)(context.raw(), classes, Some(noticed::<H>)) } != OK {
         super::log::warning("keyspace notifications are refused: renamed locks end late, evicted ones are lost");
+        return;
     }
+    copy_guard::set_up(context);
 }
 
 /// Subscribes to closing connections. Allowed at any time.

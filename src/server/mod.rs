@@ -6,6 +6,7 @@
 //! * [`blocked`]: connections that wait for their reply
 //! * [`call`], [`key_request`]: a command of the server inside one of the module, and its keys
 //! * [`value`]: the data type. [`events`]: server events and keyspace notifications. [`timer`]: the pump
+//! * `copy_guard`: COPY to another database, where a server would lose it
 //! * `canary`: misuse of memory that sanitizers have to find; in no build but theirs
 //! * `audience`: whether anybody follows the changes. `valkey`: what only Valkey has
 //! * [`clock`], [`log`], [`cell`], [`numbers`], [`alloc`]: one small thing each
@@ -25,6 +26,7 @@ mod canary;
 pub mod cell;
 pub mod clock;
 pub mod context;
+mod copy_guard;
 pub mod events;
 pub mod info;
 pub mod key;

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use crate::harness::hold::{self, ms_left, span, take};
-use crate::harness::{cmd, eventually, info_int, let_pass, on_every_server, Client, Kind, Server};
+use crate::harness::line::{release, send_acquire, stand_in_line};
+use crate::harness::{cmd, eventually, grant, info_int, let_pass, on_every_server, Client, Kind, Server};
 
 const SOON: Duration = Duration::from_secs(5);
 const LONG_MS: u64 = 600_000;
@@ -43,6 +44,37 @@ on_every_server! {
         assert_eq!(hold::fence(&mut client, "k"), fence);
         assert!(ms_left(&mut client, "k", "t") > 0);
         assert_eq!(info_int(&mut client, "lock", "lock_evictions_undone"), 0);
+    }
+
+    /// As the next, with somebody who waits for the lock: it is not handed over.
+    fn an_expire_that_is_over_at_once_hands_nothing_over(kind: Kind) {
+        let server = Server::start(kind);
+        let mut client = server.client();
+        for turn in [
+            &["PEXPIRE k 20", "DEBUG SLEEP 0.025"][..],
+            &["MULTI", "PEXPIRE k 20", "DEBUG SLEEP 0.025", "EXEC"],
+            &["PEXPIRE k 20", "DEBUG SLEEP 0.025", "SWAPDB 0 1", "SWAPDB 0 1"],
+            &["PEXPIRE k 60", "CLIENT PAUSE 100 WRITE"],
+        ] {
+            take(&mut client, "k", "t", LONG_MS);
+            let mut waiter = stand_in_line(&server, "k", "w");
+            send_acquire(&mut client, "k", "p", &["POLL", "10000"]);
+            assert!(client.recv().is_null());
+            lines(&mut client, turn);
+            // A write waits for the end of the pause, and lets the turn end that it began in.
+            cmd!(client, "SET", "other", "value").ok();
+            for _ in 0..3 {
+                let_pass(Duration::from_millis(20));
+                assert!(ms_left(&mut client, "k", "t") > 0, "{turn:?}: the lock is lost");
+            }
+            assert_eq!(waiter.try_recv(Duration::ZERO), None, "{turn:?}: two hold the lock");
+            release(&mut client, "k", "t");
+            assert_eq!(grant(&waiter.recv()).token, b"w");
+            release(&mut client, "k", "w");
+            assert_eq!(grant(&cmd!(client, "LOCK.ACQUIRE", "k", "TOKEN", "p", "POLL", 1)).token, b"p");
+            release(&mut client, "k", "p");
+        }
+        assert!(info_int(&mut client, "lock", "lock_evictions_undone") > 0);
     }
 
     /// Over before the module's next turn: the key is gone for an instant, the lock is not. (A TTL of 1 ms can be over

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use crate::harness::hold::{self, ms_left, span, take};
-use crate::harness::{cmd, eventually, info_int, on_every_server, Client, Kind, Server};
+use crate::harness::{cmd, eventually, info_int, on_every_server, send, Client, Kind, Server};
+use crate::replication::agree;
 
 const SOON: Duration = Duration::from_secs(5);
 const LEASE_MS: u64 = 600;
@@ -299,6 +300,38 @@ on_every_server! {
         let told = cmd!(client, "MEMORY", "USAGE", "lock 00005000").int();
         // The keyspace's tables double now and then, which MEMORY USAGE of one key leaves out or counts in part.
         assert!(told > each / 2 && told < each * 3 / 2, "told {told}, measured {each}");
+    }
+
+    /// Valkey 8.1 leaves a client in the database that a module was told of: there it is refused.
+    fn copy_to_another_database_is_whole_or_refused(kind: Kind) {
+        let (server, replica) = (Server::start(kind), Server::start(kind));
+        replica.replica_of(&server);
+        let mut client = server.client();
+        take(&mut client, "k", "t", LONG_MS);
+        cmd!(client, "SET", "a", "value").ok();
+        assert_eq!(cmd!(client, "COPY", "a", "b").int(), 1);
+        let script = "return redis.call('COPY', 'a', 'from script', 'DB', 1)";
+        cmd!(client, "MULTI").ok();
+        send!(client, "copy", "a", "in turn", "db", 1);
+        client.recv();
+        let queued = cmd!(client, "EXEC");
+        let told = [cmd!(client, "COPY", "a", "b", "DB", 1, "REPLACE"), cmd!(client, "EVAL", script, 0), queued];
+        for (told, way) in told.iter().zip(["plain", "script", "MULTI"]) {
+            if kind == Kind::Valkey81 {
+                assert!(told.err().starts_with("ERR ") || told.err().starts_with("EXECABORT "), "{way}: {told:?}");
+            } else {
+                assert!(!told.is_error(), "{way}: {told:?}");
+            }
+        }
+        cmd!(client, "SET", "after", "value").ok();
+        let expected = if kind == Kind::Valkey81 { (4, 0) } else { (4, 3) };
+        agree(&server, &replica);
+        for node in [&server, &replica] {
+            let mut client = node.client();
+            let here = cmd!(client, "DBSIZE").int();
+            cmd!(client, "SELECT", 1).ok();
+            assert_eq!((here, cmd!(client, "DBSIZE").int()), expected);
+        }
     }
 
     fn a_debug_reload_keeps_locks_and_starts_their_leases_anew(kind: Kind) {
