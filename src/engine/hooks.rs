@@ -1,10 +1,10 @@
 //! What the server tells the module outside commands: values loaded, saved and freed, role changes, events of keys.
 
-use super::{grace, metrics, patrol, pump, saved, seats, undo, with, State};
+use super::{grace, metrics, patrol, pump, saved, seats, undo, with};
 use crate::core::fence::Fence;
 use crate::core::name::Place;
 use crate::core::slab::Handle;
-use crate::core::table::{Answer, Origin, Refused};
+use crate::core::table::{Answer, Origin, Refused, Table};
 use crate::server::clock;
 use crate::server::context::Context;
 use crate::server::events::{self, Loading, Notice, NoticedKey};
@@ -82,7 +82,6 @@ fn stands(context: &Context, noticed: &NoticedKey<'_>, arrived: bool) {
     let has_ttl = key.has_ttl();
     let undo = with(|state| {
         state.table.came(handle, place);
-        state.upheavals += u64::from(arrived);
         if has_ttl {
             state.table.expire_set(handle);
         }
@@ -96,6 +95,16 @@ fn stands(context: &Context, noticed: &NoticedKey<'_>, arrived: bool) {
         pump::arm_at_once(context);
     } else {
         pump::arm(context, clock::instant());
+    }
+}
+
+/// The server took a key away: a lock that went with it is put back.
+fn lost(context: &Context, key: &NoticedKey<'_>, keep: fn(&mut Table, Place<'_>) -> bool) {
+    if with(|state| state.table.has_left()) {
+        let place = key.place();
+        if with(|state| keep(&mut state.table, place)) {
+            pump::arm_at_once(context);
+        }
     }
 }
 
@@ -154,7 +163,6 @@ impl Hooks for Engine {
     fn unlinked(handle: Handle) {
         let known = with(|state| {
             state.table.unlinked(handle);
-            state.upheavals += 1;
             state.table.is_serving() && state.table.get(handle).is_some()
         });
         // What was overwritten is buried within the turn, or what stands there next could be taken for it as it goes.
@@ -191,7 +199,6 @@ impl Hooks for Engine {
     }
 
     fn role_changed(context: &Context, primary: bool) {
-        with(|state| state.upheavals += 1);
         if primary {
             grace::begin();
             begin_serving(context);
@@ -207,7 +214,6 @@ impl Hooks for Engine {
     }
 
     fn loading(context: &Context, what: Loading) {
-        with(|state| state.upheavals += 1);
         match what {
             Loading::Started => with(|state| state.table.stop_serving()),
             Loading::Ended => begin_serving(context),
@@ -219,18 +225,14 @@ impl Hooks for Engine {
     }
 
     fn flushed(context: &Context, db: Option<i32>) {
-        with(|state| {
-            state.table.flushed(db);
-            state.upheavals += 1;
-        });
+        with(|state| state.table.flushed(db));
         pump::arm(context, clock::instant());
     }
 
     fn swapped(context: &Context, first: i32, second: i32) {
         with(|state| {
             state.table.swapped(first, second);
-            state.upheavals += 1;
-            let closed = state.closed.iter_mut().chain(state.agenda.refused_closed()).map(|closed| &mut closed.spot);
+            let closed = state.closed.iter_mut().chain(&mut state.agenda.refused_closed).map(|closed| &mut closed.spot);
             for (db, _) in state.expires.iter_mut().chain(&mut state.expires_unsaved).chain(closed) {
                 *db = match *db {
                     db if db == first => second,
@@ -271,17 +273,8 @@ impl Hooks for Engine {
             Notice::Arrived => stands(context, key, true),
             Notice::ExpireChanged => stands(context, key, false),
             Notice::Deleted => with(|state| state.table.left_for_good()),
-            Notice::Evicted | Notice::Expired if !with(|state| state.table.has_left()) => {}
-            Notice::Evicted | Notice::Expired => {
-                let (place, evicted) = (key.place(), notice == Notice::Evicted);
-                let lost = |state: &mut State| match evicted {
-                    true => state.table.evicted(place),
-                    false => state.table.expired(place),
-                };
-                if with(lost) {
-                    pump::arm_at_once(context);
-                }
-            }
+            Notice::Evicted => lost(context, key, Table::evicted),
+            Notice::Expired => lost(context, key, Table::expired),
         }
     }
 

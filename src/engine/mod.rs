@@ -62,8 +62,6 @@ struct State {
     expires_unsaved: Vec<pump::Spot>,
     /// Whether keyspace notifications are subscribed.
     watching_keys: bool,
-    /// How often others than this module took a lock out of the keyspace, or put one there.
-    upheavals: u64,
 }
 
 static STATE: MainThread<Option<State>> = MainThread::new(None);
@@ -80,7 +78,6 @@ fn with<R>(body: impl FnOnce(&mut State) -> R) -> R {
             expires: Vec::new(),
             expires_unsaved: Vec::new(),
             watching_keys: false,
-            upheavals: 0,
         }))
     })
 }
@@ -254,7 +251,7 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
         return;
     }
     // Whoever hears of one effect, as other modules do, can undo what the next one tells.
-    let (mut effects, upheavals) = with(|state| (state.table.take_effects(), state.upheavals));
+    let (mut effects, upheavals) = with(|state| (state.table.take_effects(), state.table.upheavals()));
     let unheard = replicate && context.is_unheard();
     let tell = |send: &dyn Fn()| match (replicate, unheard) {
         (true, false) => send(),

@@ -52,7 +52,7 @@ pub(super) struct Agenda {
     /// Hand-overs that the server refused.
     refused: Vec<Spot>,
     /// Releases that the server refused, of connections that closed.
-    refused_closed: Vec<Closed>,
+    pub(super) refused_closed: Vec<Closed>,
     retry_at: Option<Instant>,
     /// What is still to be looked at, in a cluster.
     pub(super) round: Option<patrol::Round>,
@@ -62,13 +62,6 @@ pub(super) struct Agenda {
     pub(super) arriving: BTreeSet<Handle>,
     pub(super) patrol_at: Option<Instant>,
     legacy: legacy::Ends,
-}
-
-impl Agenda {
-    /// Releases that the server refused, of connections that closed.
-    pub(super) fn refused_closed(&mut self) -> &mut [Closed] {
-        &mut self.refused_closed
-    }
 }
 
 /// Sees to it that the pump runs when it has something to do next.

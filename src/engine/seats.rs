@@ -77,7 +77,9 @@ pub fn take_answer<'a>(context: &Context, args: Args<'a>, seat: u64) -> Option<(
     let (token_at, answer, untouched) = with(|state| {
         let sitter = state.seats.taken.get(&seat)?;
         match &sitter.state {
-            Seated::IsTold(answer, upheavals) => Some((sitter.token_at, answer.clone(), *upheavals == state.upheavals)),
+            Seated::IsTold(answer, upheavals) => {
+                Some((sitter.token_at, answer.clone(), *upheavals == state.table.upheavals()))
+            }
             Seated::Waits(_) => None,
         }
     })?;

@@ -22,6 +22,7 @@ pub(super) struct Sweep {
 impl Table {
     /// The server took this lock out of the keyspace: deleted, overwritten, or on its way to another key.
     pub fn unlinked(&mut self, handle: Handle) {
+        self.upheavals += 1;
         self.set_linked(handle, false);
         if let Some(lock) = self.locks.get(handle) {
             let place = lock.place();
@@ -46,8 +47,14 @@ impl Table {
 
     /// This lock came to `place`.
     pub fn came(&mut self, handle: Handle, place: Place<'_>) {
+        self.upheavals += 1;
         self.linked(handle, place);
         self.lines.set_lock(place, handle);
+    }
+
+    /// A number that stays as it is while every lock stands where it was, as far as others than this table go.
+    pub const fn upheavals(&self) -> u64 {
+        self.upheavals
     }
 
     /// Something happened at a place: if anybody waits there, it is looked at.
@@ -205,6 +212,7 @@ impl Table {
 
     /// The server flushed this database, or all of them: nothing that was evicted from it comes back.
     pub fn flushed(&mut self, db: Option<i32>) {
+        self.upheavals += 1;
         let gone: Vec<Handle> = self
             .evicted
             .iter()
@@ -223,6 +231,7 @@ impl Table {
 
     /// Two databases changed places.
     pub fn swapped(&mut self, first: i32, second: i32) {
+        self.upheavals += 1;
         let mut parked = Vec::new();
         for (handle, lock) in self.locks.iter_mut() {
             let db = lock.place().db;

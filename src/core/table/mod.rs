@@ -210,6 +210,8 @@ pub struct Table {
     effects: Vec<Effect>,
     /// The lock that left the keyspace last: the next notification says why.
     unlinked: Option<Handle>,
+    /// How often a lock left the keyspace or came there by no doing of this table's.
+    upheavals: u64,
     /// Locks the server evicted, to be put back.
     evicted: Vec<Handle>,
     /// Holds that end with their connection.
@@ -220,6 +222,7 @@ impl Table {
     /// This node now is a serving primary: every lease counts from here at the earliest, and H leaps past what a lost
     /// predecessor can have granted.
     pub fn begin_serving(&mut self, now: Now) {
+        self.upheavals += 1;
         self.fences.guard(now.ticks);
         self.serving = Some(Serving { since: now.instant, floor: self.fences.highest() });
     }
@@ -228,6 +231,7 @@ impl Table {
     /// of a hold, which may go on under another primary: its token may hear of it there, so nothing is taken back here.
     /// What was evicted is gone there, too.
     pub fn stop_serving(&mut self) {
+        self.upheavals += 1;
         self.serving = None;
         self.unbind_everywhere();
         self.drop_evicted();
