@@ -35,11 +35,9 @@ impl Instant {
 
     /// The earliest of these.
     pub fn earliest<const N: usize>(instants: [Option<Self>; N]) -> Option<Self> {
-        let mut earliest = Self(u64::MAX);
-        for instant in instants.into_iter().flatten() {
-            earliest = earliest.min(instant);
-        }
-        (earliest != Self(u64::MAX)).then_some(earliest)
+        const NEVER: Instant = Instant(u64::MAX);
+        let earliest = instants.map(|instant| instant.unwrap_or(NEVER)).into_iter().fold(NEVER, Self::min);
+        (earliest != NEVER).then_some(earliest)
     }
 
     /// Whole milliseconds from `self` to `later`, rounded down; 0 if `later` is not later.

@@ -68,7 +68,19 @@ static STATE: MainThread<Option<State>> = MainThread::new(None);
 
 fn with<R>(body: impl FnOnce(&mut State) -> R) -> R {
     STATE.with(|state| {
-        body(state.get_or_insert_with(|| State {
+        body(match state {
+            Some(state) => state,
+            None => State::begin(state),
+        })
+    })
+}
+
+impl State {
+    /// Out of line: it happens once, and would else stand in everything that looks at the state.
+    #[cold]
+    #[inline(never)]
+    fn begin(state: &mut Option<Self>) -> &mut Self {
+        state.insert(Self {
             table: Table::default(),
             seats: seats::Seats::default(),
             agenda: pump::Agenda::default(),
@@ -78,8 +90,8 @@ fn with<R>(body: impl FnOnce(&mut State) -> R) -> R {
             expires: Vec::new(),
             expires_unsaved: Vec::new(),
             watching_keys: false,
-        }))
-    })
+        })
+    }
 }
 
 /// Lets a command that writes ask core about the lock at its key, and carries out what follows.
@@ -149,7 +161,7 @@ impl<'a> Visit<'a> {
         if let Stands::Legacy { ttl_ms, .. } = self.stands {
             pump::watch_legacy(self.context, self.place, self.now.instant, ttl_ms);
         }
-        pump::arm(self.context, self.now.instant);
+        pump::arm_for_news(self.context, self.now.instant);
     }
 }
 
@@ -251,15 +263,15 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
         return;
     }
     // Whoever hears of one effect, as other modules do, can undo what the next one tells.
-    let (mut effects, upheavals) = with(|state| (state.table.take_effects(), state.table.upheavals()));
+    let (effects, upheavals) = with(|state| (state.table.take_effects(), state.table.upheavals()));
     let unheard = replicate && context.is_unheard();
     let tell = |send: &dyn Fn()| match (replicate, unheard) {
         (true, false) => send(),
         (true, true) => context.count_change(),
         (false, _) => {}
     };
-    for effect in effects.drain(..) {
-        match effect {
+    for effect in &effects {
+        match *effect {
             Effect::Created(handle) => {
                 hooks::watch_keys(context);
                 key.store(handle);
@@ -270,9 +282,9 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
                     context.signal_modified(key);
                 }
             }
-            Effect::Unset(token) => {
+            Effect::Unset(ref token) => {
                 tell(&|| {
-                    if let Some(bytes) = unset_bytes(&token) {
+                    if let Some(bytes) = unset_bytes(token) {
                         context.replicate(SET_COMMAND, key, Some(&bytes));
                     }
                 });
@@ -299,7 +311,7 @@ fn carry_out(context: &Context, key: &Key<'_>, replicate: bool) {
             Effect::Acquired => context.notify(c"lock.acquired", key),
             Effect::Ended(Ended::Released | Ended::TakenBack) => context.notify(c"lock.released", key),
             Effect::Ended(Ended::LeaseEnded) => context.notify(c"lock.expired", key),
-            Effect::Answer(seat, answer) => seats::answer(seat, answer, upheavals),
+            Effect::Answer(seat, ref answer) => seats::answer(seat, answer.clone(), upheavals),
         }
     }
     with(|state| state.table.reuse_effects(effects));

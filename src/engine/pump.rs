@@ -6,7 +6,7 @@
 use super::{carry_out, grace, hooks, legacy, lock_in, patrol, seats, undo, with};
 use crate::core::name::Place;
 use crate::core::slab::Handle;
-use crate::core::table::{Answer, BoundHold, Site};
+use crate::core::table::{Answer, BoundHold, Site, Table};
 use crate::core::time::Instant;
 use crate::seeded::bug;
 use crate::server::context::{Context, Refusal};
@@ -66,13 +66,22 @@ pub(super) struct Agenda {
 
 /// Sees to it that the pump runs when it has something to do next.
 pub fn arm(context: &Context, now: Instant) {
+    arm_for(context, now, |table| table.next_deadline());
+}
+
+/// The same after a command: leases that were there before it are seen to.
+pub fn arm_for_news(context: &Context, now: Instant) {
+    arm_for(context, now, Table::take_sooner);
+}
+
+fn arm_for(context: &Context, now: Instant, next_deadline: impl FnOnce(&mut Table) -> Option<Instant>) {
     let at = with(|state| {
+        let lease_or_wait = next_deadline(&mut state.table);
         let agenda = &state.agenda;
         let stirred = state.table.is_stirred() || !agenda.stirred.is_empty();
         if stirred || !state.take_backs.is_empty() || !state.closed.is_empty() {
             return Some(now);
         }
-        let lease_or_wait = state.table.next_deadline();
         Instant::earliest([lease_or_wait, agenda.retry_at, agenda.patrol_at, agenda.legacy.first()])
     });
     if let Some(at) = at {

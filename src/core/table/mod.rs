@@ -195,6 +195,8 @@ pub struct Table {
     locks: Slab<Lock>,
     /// Every linked lock under the end of its lease, but for those parked until they can be handed over.
     deadlines: Deadlines,
+    /// The earliest deadline that was set since [`Table::take_sooner`] was asked.
+    sooner: Option<Instant>,
     held: usize,
     lines: Lines,
     /// Places with a line where something happened: the next in line may have its turn.
