@@ -15,6 +15,7 @@
 use super::fence::Fence;
 use super::hold::{Holder, Mode, HOLDS_MAX};
 use super::name::{HoldName, Label, Token};
+use super::names::NameList;
 use super::time::{Lease, LEASE_MS_MAX};
 
 const VERSION_1: u8 = 1;
@@ -135,7 +136,7 @@ fn encode_version_2(holder: &Holder<'_>, alone: bool, out: &mut Vec<u8>) {
     short(holder.token.bytes(), out);
     short(holder.label.bytes(), out);
     out.extend_from_slice(&(holder.names.len() as u16).to_le_bytes());
-    for name in &holder.names {
+    for name in &*holder.names {
         short(name.bytes(), out);
     }
 }
@@ -213,7 +214,7 @@ impl<'a> Rest<'a> {
             label: self.label()?,
             mode: Mode::Exclusive,
             unnamed: true,
-            names: Vec::new(),
+            names: NameList::Many(Vec::new()),
             cap_ms: None,
         };
         Ok(Change::Set { holder, alone: true })
@@ -245,7 +246,7 @@ impl<'a> Rest<'a> {
     }
 
     /// Grows with what is really there, not with the number it begins with.
-    fn names(&mut self) -> Result<Vec<HoldName<'a>>, Corrupt> {
+    fn names(&mut self) -> Result<NameList<'a>, Corrupt> {
         let count = u16::from_le_bytes(self.bytes()?) as usize;
         if count > HOLDS_MAX {
             return Err(Corrupt::Holds);
@@ -258,7 +259,7 @@ impl<'a> Rest<'a> {
             }
             names.push(name);
         }
-        Ok(names)
+        Ok(NameList::Many(names))
     }
 
     fn fence(&mut self) -> Result<Fence, Corrupt> {

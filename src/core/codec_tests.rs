@@ -15,7 +15,7 @@ fn plain() -> Holder<'static> {
         label: Label::new(b"label").unwrap(),
         mode: Mode::Exclusive,
         unnamed: true,
-        names: Vec::new(),
+        names: NameList::Many(Vec::new()),
         cap_ms: None,
     }
 }
@@ -23,7 +23,7 @@ fn plain() -> Holder<'static> {
 fn rich() -> Holder<'static> {
     Holder {
         mode: Mode::Shared(Some(7)),
-        names: vec![HoldName::new(b"a").unwrap(), HoldName::new(b"bc").unwrap()],
+        names: [b"a".as_slice(), b"bc"].iter().filter_map(|name| HoldName::new(name)).collect(),
         cap_ms: Some(5_000),
         ..plain()
     }

@@ -126,6 +126,7 @@ impl Crowd {
 mod tests {
     use super::super::hold::{Holder, Mode};
     use super::super::name::{Label, Token};
+    use super::super::names::NameList;
     use super::super::time::Lease;
     use super::*;
 
@@ -137,7 +138,7 @@ mod tests {
             label: Label::new(b"").unwrap(),
             mode: Mode::Shared(limit),
             unnamed: true,
-            names: Vec::new(),
+            names: NameList::Many(Vec::new()),
             cap_ms: None,
         };
         Member { label: Box::default(), limit, hold: Hold::new(&holder, 0, Instant::from_micros(0)) }

@@ -2,9 +2,9 @@
 
 use super::fence::Fence;
 use super::name::{HoldName, Label, Token};
+use super::names::{NameList, Names};
 use super::time::{Instant, Lease};
 use crate::seeded::bug;
-use std::collections::BTreeSet;
 
 /// How a lock is held or asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub struct Holder<'a> {
     /// Whether there is a hold without a name.
     pub unnamed: bool,
     /// The named holds, in order.
-    pub names: Vec<HoldName<'a>>,
+    pub names: NameList<'a>,
     /// Milliseconds until the hold ends whatever is done.
     pub cap_ms: Option<u64>,
 }
@@ -73,7 +73,7 @@ pub struct Holder<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Extra {
     /// Nested holds by name.
-    pub names: BTreeSet<Box<[u8]>>,
+    pub names: Names,
     /// Whether there is no hold without a name.
     pub only_named: bool,
     /// When the hold ends whatever is done.
@@ -117,8 +117,12 @@ impl Hold {
     pub fn new(holder: &Holder<'_>, client: u64, now: Instant) -> Self {
         let plain = holder.unnamed && holder.names.is_empty() && holder.cap_ms.is_none();
         let extra = (!plain).then(|| {
+            let mut names = Names::default();
+            for &name in &*holder.names {
+                names.insert(name);
+            }
             Box::new(Extra {
-                names: holder.names.iter().map(|name| name.bytes().into()).collect(),
+                names,
                 only_named: !holder.unnamed,
                 cap: holder.cap_ms.map(|ms| now.after_ms(ms)),
                 ephemeral: false,
@@ -235,12 +239,12 @@ impl Hold {
     /// Whether one more hold of this name is more than one token may have.
     pub fn is_full_for(&self, name: Option<HoldName<'_>>) -> bool {
         let Some(name) = name else { return false };
-        self.extra.as_ref().is_some_and(|extra| extra.names.len() >= HOLDS_MAX && !extra.names.contains(name.bytes()))
+        self.extra.as_ref().is_some_and(|extra| extra.names.count() >= HOLDS_MAX && !extra.names.contains(name))
     }
 
     /// How many holds the token has: named ones and the one without a name.
     pub fn count(&self) -> usize {
-        self.extra.as_ref().map_or(1, |extra| extra.names.len() + usize::from(!extra.only_named))
+        self.extra.as_ref().map_or(1, |extra| extra.names.count() + usize::from(!extra.only_named))
     }
 
     /// Adds a hold; whether it was not there yet. One too many is left out.
@@ -251,16 +255,16 @@ impl Hold {
         match (name, self.extra.as_mut()) {
             (None, None) => false,
             (None, Some(extra)) => std::mem::take(&mut extra.only_named),
-            (Some(name), Some(extra)) if bug("holds-counted") && extra.names.contains(name.bytes()) => {
-                extra.names.insert([name.bytes(), b"'"].concat().into())
+            (Some(name), Some(extra)) if bug("holds-counted") && extra.names.contains(name) => {
+                HoldName::new(&[name.bytes(), b"'"].concat()).is_some_and(|other| extra.names.insert(other))
             }
-            (Some(name), _) => self.extra_mut().names.insert(name.bytes().into()),
+            (Some(name), _) => self.extra_mut().names.insert(name),
         }
     }
 
     /// Takes a named hold away; whether it was there.
     pub fn take(&mut self, name: HoldName<'_>) -> bool {
-        self.extra.as_mut().is_some_and(|extra| extra.names.remove(name.bytes()))
+        self.extra.as_mut().is_some_and(|extra| extra.names.remove(name))
     }
 
     fn extra_mut(&mut self) -> &mut Extra {
@@ -280,7 +284,7 @@ mod tests {
             label: Label::new(b"").unwrap(),
             mode: Mode::Exclusive,
             unnamed: true,
-            names: Vec::new(),
+            names: NameList::Many(Vec::new()),
             cap_ms: None,
         };
         Hold::new(&holder, 0, Instant::from_micros(0))

@@ -4,7 +4,7 @@ use super::crowd::{Crowd, Member};
 use super::deadlines::Position;
 use super::fence::Fence;
 use super::hold::{Extra, Hold, Holder, Mode};
-use super::name::{HoldName, Label, Place, Token};
+use super::name::{Label, Place, Token};
 use super::packed::{Packed, Text};
 use super::small::SmallHold;
 use super::texts::{Mark, Texts};
@@ -342,7 +342,10 @@ impl Lock {
     pub fn heap_bytes(&self) -> usize {
         let more = match &self.holders {
             Holders::Nobody | Holders::One(_) => 0,
-            Holders::Large(large) => size_of_val(&**large) + large.1.extra.as_ref().map_or(0, |_| size_of::<Extra>()),
+            Holders::Large(large) => {
+                size_of_val(&**large)
+                    + large.1.extra.as_ref().map_or(0, |extra| size_of::<Extra>() + extra.names.heap_bytes())
+            }
             Holders::Many(crowd) => size_of::<Crowd>() + crowd.bytes(),
         };
         self.texts.heap_bytes() + more
@@ -375,7 +378,7 @@ impl Seen<'_> {
             label: Label::cut(&self.label),
             mode: self.mode,
             unnamed: extra.is_none_or(|extra| !extra.only_named),
-            names: extra.into_iter().flat_map(|extra| &extra.names).filter_map(|name| HoldName::new(name)).collect(),
+            names: extra.into_iter().flat_map(|extra| extra.names.iter()).collect(),
             cap_ms: self.hold.cap().map(|cap| now.ms_until(cap)),
         })
     }

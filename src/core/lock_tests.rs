@@ -1,6 +1,7 @@
 //! What a lock knows of its place and its holders.
 
 use super::super::deadlines::Deadlines;
+use super::super::names::NameList;
 use super::super::slab::Slab;
 use super::super::time::Lease;
 use super::*;
@@ -14,7 +15,7 @@ fn holder(mode: Mode) -> Holder<'static> {
         label: Label::new(b"web 3").unwrap(),
         mode,
         unnamed: true,
-        names: Vec::new(),
+        names: NameList::Many(Vec::new()),
         cap_ms: None,
     }
 }

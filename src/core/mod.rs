@@ -3,7 +3,7 @@
 //!
 //! * [`time`]: instants of the monotonic clock, leases, wall-clock ticks
 //! * [`fence`]: fencing numbers and the one counter that issues them
-//! * [`name`]: tokens, labels and the place (database and key) of a lock
+//! * [`name`]: tokens, labels and the place (database and key) of a lock. [`names`]: those of a token's holds
 //! * [`hold`]: one token's hold. [`crowd`]: the holders of a shared lock. [`lock`]: a held lock
 //! * [`small`], [`packed`]: a hold, a token and a label in few bytes, as most locks have them
 //! * [`deadlines`]: which lock to look at next: a [`calendar`] of all, a [`heap`] of those about to be due
@@ -24,6 +24,7 @@ pub mod hold;
 pub mod line;
 pub mod lock;
 pub mod name;
+pub mod names;
 pub mod packed;
 pub mod slab;
 pub mod slot;

@@ -157,7 +157,7 @@ impl World {
 fn row(seen: Seen<'_>, since: Instant) -> Row {
     let hold = seen.hold;
     let extra = hold.extra.as_deref();
-    let names = (0..2u8).filter(|&name| extra.is_some_and(|extra| extra.names.contains(name_of(name).bytes())));
+    let names = (0..2u8).filter(|&name| extra.is_some_and(|extra| extra.names.contains(name_of(name))));
     let mut names: Vec<u8> = names.collect();
     names.sort_unstable();
     (
