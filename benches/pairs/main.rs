@@ -2,8 +2,8 @@
 //!
 //! `make bench` measures it all, prints it and rewrites its section of docs/benchmarks.md and docs/pairs.svg, in less than
 //! ten minutes. `make bench-check` measures for a shorter time and fails if a ratio has fallen behind its target. By hand:
-//! `cargo bench --bench pairs -- [--quick] [--check] [SERVER ...]` with servers such as `valkey-8.1`; what is not a whole
-//! run only prints. Contenders take turns, so that whatever else the machine does hits all of them.
+//! `cargo bench --bench pairs -- [--quick] [--check] [--expiry] [SERVER ...]` with servers such as `valkey-8.1`; `--expiry`
+//! measures only leases that end together, and what is not a whole run only prints. Contenders take turns, so that whatever else the machine does hits all of them.
 
 // A benchmark stops at the first surprise, and the tests' harness signals processes.
 #![allow(unsafe_code, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
@@ -78,13 +78,14 @@ fn main() {
     // Cargo says --bench by itself.
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let asked = |name: &str| words.iter().any(|word| word == name);
-    let (quick, check) = (asked("--quick") || asked("--check"), asked("--check"));
+    let (quick, check, only_expiry) = (asked("--quick") || asked("--check"), asked("--check"), asked("--expiry"));
     let named: Vec<Kind> = words.iter().filter(|word| !word.starts_with("--")).map(|word| kind(word)).collect();
-    let whole = !quick && named.is_empty();
+    let whole = !quick && !only_expiry && named.is_empty();
     let load = machine::load();
     println!("{}; load before the start {load}", machine::facts());
     let kinds = if named.is_empty() { KINDS.to_vec() } else { named };
-    let results: Vec<Results> = kinds.into_iter().map(|kind| measure(kind, if quick { QUICK } else { FULL })).collect();
+    let effort = if quick { QUICK } else { FULL };
+    let results: Vec<Results> = kinds.into_iter().map(|kind| measure(kind, effort, only_expiry)).collect();
     if whole {
         plot::write(&results);
         report::write(&results, &load);
@@ -102,13 +103,17 @@ fn kind(name: &str) -> Kind {
     Kind::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or_else(|| panic!("{name} is none of {}", known()))
 }
 
-fn measure(kind: Kind, effort: Effort) -> Results {
+fn measure(kind: Kind, effort: Effort, only_expiry: bool) -> Results {
     let mut results = Results { kind, findings: Vec::new() };
     println!("\n{}\n\n{}", kind.name(), finding::HEAD);
     let mut found = |findings: Vec<Finding>| {
         findings.iter().for_each(|finding| println!("{}", finding.row()));
         results.findings.extend(findings);
     };
+    if only_expiry {
+        found(expiry::run(kind, effort.ending));
+        return results;
+    }
     let server = Server::start(kind);
     found(pairs(&server, "a pair, pipelined", effort.plan, true));
     found(pairs(&server, "a pair, 8 connections", Plan { connections: CONNECTIONS, ..effort.plan }, true));
