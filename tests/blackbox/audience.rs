@@ -64,6 +64,8 @@ fn while_changing(server: &Server, follow: impl FnOnce()) {
         });
     };
     thread::scope(|scope| {
+        // Also where something fails: nobody waits for a client that works on.
+        let stops = Stops(&stop);
         let changing = scope.spawn(|| {
             let mut client = server.client();
             while !stop.load(Ordering::SeqCst) {
@@ -73,9 +75,18 @@ fn while_changing(server: &Server, follow: impl FnOnce()) {
         go_on(20);
         follow();
         go_on(20);
-        stop.store(true, Ordering::SeqCst);
+        drop(stops);
         changing.join().expect("the client that changes locks");
     });
+}
+
+/// Stops the client when it goes.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 on_every_server! {
