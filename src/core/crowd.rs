@@ -118,7 +118,7 @@ impl Crowd {
     pub fn bytes(&self) -> usize {
         // Per holder: its entry in the map, two tree entries, token and label.
         let entry = size_of::<(Rc<[u8]>, Member)>() + 2 * size_of::<(Instant, Rc<[u8]>)>() + 64;
-        self.iter().map(|(token, member)| entry + token.len() + member.label.len()).sum()
+        self.iter().map(|(token, member)| entry + token.len() + member.label.len() + member.hold.heap_bytes()).sum()
     }
 }
 

@@ -117,12 +117,8 @@ impl Hold {
     pub fn new(holder: &Holder<'_>, client: u64, now: Instant) -> Self {
         let plain = holder.unnamed && holder.names.is_empty() && holder.cap_ms.is_none();
         let extra = (!plain).then(|| {
-            let mut names = Names::default();
-            for &name in &*holder.names {
-                names.insert(name);
-            }
             Box::new(Extra {
-                names,
+                names: Names::in_order(&holder.names),
                 only_named: !holder.unnamed,
                 cap: holder.cap_ms.map(|ms| now.after_ms(ms)),
                 ephemeral: false,
@@ -265,6 +261,11 @@ impl Hold {
     /// Takes a named hold away; whether it was there.
     pub fn take(&mut self, name: HoldName<'_>) -> bool {
         self.extra.as_mut().is_some_and(|extra| extra.names.remove(name))
+    }
+
+    /// Bytes the hold occupies elsewhere.
+    pub fn heap_bytes(&self) -> usize {
+        self.extra.as_ref().map_or(0, |extra| size_of::<Extra>() + extra.names.heap_bytes())
     }
 
     fn extra_mut(&mut self) -> &mut Extra {

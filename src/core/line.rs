@@ -10,7 +10,6 @@ use crate::seeded::bug;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
-use std::slice;
 
 /// A blocked connection, by the number the engine gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,15 +119,17 @@ impl Line {
 /// Where one token waits: in one line as a rule, which takes no memory of its own.
 enum Waits {
     One(Handle),
-    Many(Vec<Handle>),
+    /// By their lines: a token can poll for very many locks.
+    Many(BTreeMap<Handle, Handle>),
 }
 
 impl Waits {
-    fn as_slice(&self) -> &[Handle] {
-        match self {
-            Self::One(waiter) => slice::from_ref(waiter),
-            Self::Many(waiters) => waiters,
-        }
+    fn iter(&self) -> impl Iterator<Item = Handle> + '_ {
+        let (one, many) = match self {
+            Self::One(waiter) => (Some(*waiter), None),
+            Self::Many(waiters) => (None, Some(waiters.values().copied())),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
     }
 }
 
@@ -173,8 +174,8 @@ impl Lines {
 
     /// Every blocked connection.
     pub fn seats(&self) -> Vec<Seat> {
-        let waiters = self.by_token.values().flat_map(Waits::as_slice);
-        waiters.filter_map(|&waiter| self.waiters.get(waiter)?.seat).collect()
+        let waiters = self.by_token.values().flat_map(Waits::iter);
+        waiters.filter_map(|waiter| self.waiters.get(waiter)?.seat).collect()
     }
 
     /// The waiter with this handle.
@@ -207,22 +208,24 @@ impl Lines {
             line.waiters.insert(order, handle);
             line.lock = lock.or(line.lock);
         }
-        self.note_wait(token, handle);
+        self.note_wait(token, line, handle);
         handle
     }
 
-    fn note_wait(&mut self, token: Rc<[u8]>, handle: Handle) {
+    fn note_wait(&mut self, token: Rc<[u8]>, line: Handle, handle: Handle) {
         let mut newly_entangled = (None, None);
         self.by_token
             .entry(token)
             .and_modify(|waits| match waits {
                 Waits::One(first) => {
                     newly_entangled = (Some(*first), Some(handle));
-                    *waits = Waits::Many(vec![*first, handle]);
+                    let first_line = self.waiters.get(*first).and_then(|first| first.line);
+                    let first = first_line.map(|line| (line, *first));
+                    *waits = Waits::Many(first.into_iter().chain([(line, handle)]).collect());
                 }
                 Waits::Many(waiters) => {
                     newly_entangled = (None, Some(handle));
-                    waiters.push(handle);
+                    waiters.insert(line, handle);
                 }
             })
             .or_insert(Waits::One(handle));
@@ -237,17 +240,18 @@ impl Lines {
         if let Some(until) = waiter.until {
             self.ends.remove(&(until, handle));
         }
-        self.forget_wait(&waiter, handle);
+        self.forget_wait(&waiter);
         self.leave_line(&waiter);
         Some(waiter)
     }
 
-    fn forget_wait(&mut self, waiter: &Waiter, handle: Handle) {
+    fn forget_wait(&mut self, waiter: &Waiter) {
         let Some((token, Waits::Many(mut waits))) = self.by_token.remove_entry(&*waiter.token) else { return };
-        waits.retain(|&other| other != handle);
+        waiter.line.and_then(|line| waits.remove(&line));
         self.count_entangled(waiter.line, false);
-        let waits = match waits.as_slice() {
-            &[last] => {
+        let mut left = waits.values();
+        let waits = match (left.next(), left.next()) {
+            (Some(&last), None) => {
                 self.entangle(last, false);
                 Waits::One(last)
             }
@@ -298,13 +302,22 @@ impl Lines {
 
     /// The token's place in a line.
     pub fn find(&self, place: Place<'_>, token: &[u8]) -> Option<Handle> {
-        let mut waits = self.waits_of(token).iter().copied();
-        waits.find(|&waiter| self.waiters.get(waiter).is_some_and(|waiter| waiter.place() == place))
+        match self.by_token.get(token)? {
+            Waits::One(waiter) => {
+                Some(*waiter).filter(|&waiter| self.get(waiter).is_some_and(|one| one.place() == place))
+            }
+            Waits::Many(waiters) => waiters.get(&self.line_at(place)?).copied(),
+        }
     }
 
     /// Everywhere the token waits.
-    pub fn waits_of(&self, token: &[u8]) -> &[Handle] {
-        self.by_token.get(token).map_or(&[], Waits::as_slice)
+    pub fn waits_of(&self, token: &[u8]) -> impl Iterator<Item = Handle> + '_ {
+        self.by_token.get(token).into_iter().flat_map(Waits::iter)
+    }
+
+    /// Whether the token waits for nothing.
+    pub fn waits_nowhere(&self, token: &[u8]) -> bool {
+        !self.by_token.contains_key(token)
     }
 
     /// How many wait for a lock.

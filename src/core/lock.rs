@@ -3,7 +3,7 @@
 use super::crowd::{Crowd, Member};
 use super::deadlines::Position;
 use super::fence::Fence;
-use super::hold::{Extra, Hold, Holder, Mode};
+use super::hold::{Hold, Holder, Mode};
 use super::name::{Label, Place, Token};
 use super::packed::{Packed, Text};
 use super::small::SmallHold;
@@ -342,10 +342,7 @@ impl Lock {
     pub fn heap_bytes(&self) -> usize {
         let more = match &self.holders {
             Holders::Nobody | Holders::One(_) => 0,
-            Holders::Large(large) => {
-                size_of_val(&**large)
-                    + large.1.extra.as_ref().map_or(0, |extra| size_of::<Extra>() + extra.names.heap_bytes())
-            }
+            Holders::Large(large) => size_of_val(&**large) + large.1.heap_bytes(),
             Holders::Many(crowd) => size_of::<Crowd>() + crowd.bytes(),
         };
         self.texts.heap_bytes() + more

@@ -16,6 +16,16 @@ pub struct Names {
 const _: () = assert!(HOLD_NAME_BYTES_MAX <= u8::MAX as usize);
 
 impl Names {
+    /// These, which are in order.
+    pub fn in_order(names: &[HoldName<'_>]) -> Self {
+        let mut bytes = Vec::with_capacity(names.iter().map(|name| 1 + name.bytes().len()).sum());
+        for name in names {
+            bytes.push(name.bytes().len() as u8);
+            bytes.extend_from_slice(name.bytes());
+        }
+        Self { bytes, count: names.len() }
+    }
+
     /// How many there are.
     pub const fn count(&self) -> usize {
         self.count
@@ -133,7 +143,9 @@ mod tests {
                 prop_assert_eq!(names.contains(name), *adds);
                 prop_assert_eq!(names.count(), model.len());
             }
-            prop_assert!(names.iter().map(HoldName::bytes).eq(model));
+            let all: Vec<_> = names.iter().collect();
+            prop_assert!(all.iter().map(|name| name.bytes()).eq(model));
+            prop_assert!(Names::in_order(&all).iter().eq(all.iter().copied()));
         }
     }
 

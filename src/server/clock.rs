@@ -1,7 +1,6 @@
 //! The two clocks, read here and nowhere else. Leases and waits run on CLOCK_BOOTTIME, which no one can set and which
 //! goes on while the machine sleeps; fences are seeded from CLOCK_REALTIME.
 
-use super::cell::MainThread;
 use crate::core::time::{Instant, Now, Ticks};
 use crate::seeded::bug;
 
@@ -15,28 +14,11 @@ pub fn instant() -> Instant {
     Instant::from_micros(micros(clock))
 }
 
-/// Both clocks. The wall clock is read anew every ms; in between it goes on as the other does: a fence is no time, and a
-/// clock takes long to read beside all else that a command does.
+/// Both clocks. The wall clock is the one that the kernel keeps at hand, a few ms old at most: it is read in a third of the
+/// time, and a fence is no time.
 pub fn now() -> Now {
-    let instant = instant();
-    let unix_micros = WALL.with(|wall| {
-        let mut passed = instant.micros().wrapping_sub(wall.read.micros());
-        if passed >= MICROS_PER_MS {
-            *wall = Wall { read: instant, unix_micros: micros(libc::CLOCK_REALTIME) };
-            passed = 0;
-        }
-        wall.unix_micros + passed
-    });
-    Now { instant, ticks: Ticks::from_unix_micros(unix_micros) }
+    Now { instant: instant(), ticks: Ticks::from_unix_micros(micros(libc::CLOCK_REALTIME_COARSE)) }
 }
-
-/// The wall clock as it was read.
-struct Wall {
-    read: Instant,
-    unix_micros: u64,
-}
-
-static WALL: MainThread<Wall> = MainThread::new(Wall { read: Instant::from_micros(0), unix_micros: 0 });
 
 /// The wall clock as the server's own times to live are kept: Unix ms.
 pub fn unix_ms() -> u64 {

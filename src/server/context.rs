@@ -301,11 +301,6 @@ impl Context {
         if !self.serves_a_connection() {
             return 0;
         }
-        self.raw_client_id()
-    }
-
-    /// Id of the client on whose behalf this is called, whoever that is.
-    pub(super) fn raw_client_id(&self) -> u64 {
         // SAFETY: the context is valid.
         unsafe { api!(RedisModule_GetClientId)(self.raw) }
     }
@@ -327,7 +322,19 @@ impl Context {
 
     /// The connection's address as people write it.
     pub fn client_address(&self, client: u64) -> Option<String> {
-        let info = client_info(client)?;
+        let mut info = raw::RedisModuleClientInfo {
+            version: u64::from(raw::REDISMODULE_CLIENTINFO_VERSION),
+            flags: 0,
+            id: 0,
+            addr: [0; 46],
+            port: 0,
+            db: 0,
+        };
+        // SAFETY: `info` is of the version it says it is.
+        let status = unsafe { api!(RedisModule_GetClientInfoById)((&raw mut info).cast(), client) };
+        if status != raw::REDISMODULE_OK as c_int {
+            return None;
+        }
         // SAFETY: the server fills the field with a C string and ends it.
         let host = unsafe { CStr::from_ptr(info.addr.as_ptr()) }.to_string_lossy();
         match host.parse::<Ipv6Addr>() {
@@ -347,19 +354,4 @@ impl Context {
             text
         }
     }
-}
-
-/// What the server knows of the connection with this id; none if there is none.
-pub(super) fn client_info(client: u64) -> Option<raw::RedisModuleClientInfo> {
-    let mut info = raw::RedisModuleClientInfo {
-        version: u64::from(raw::REDISMODULE_CLIENTINFO_VERSION),
-        flags: 0,
-        id: 0,
-        addr: [0; 46],
-        port: 0,
-        db: 0,
-    };
-    // SAFETY: `info` is of the version it says it is.
-    let status = unsafe { api!(RedisModule_GetClientInfoById)((&raw mut info).cast(), client) };
-    (status == raw::REDISMODULE_OK as c_int).then_some(info)
 }

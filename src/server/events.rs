@@ -145,9 +145,6 @@ unsafe extern "C" fn noticed<H: Hooks>(
             // (valkey#4024): the client's next command, or the next one of the replication stream, would go there.
             context.select(MOVED_FROM.with(|from| *from));
         }
-        if event == b"copy_to" {
-            copy_guard::go_back(&context);
-        }
     });
     OK
 }

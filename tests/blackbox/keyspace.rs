@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::harness::hold::{self, ms_left, span, take};
-use crate::harness::{cmd, eventually, info_int, on_every_server, send, Client, Kind, Reply, Server};
+use crate::harness::{cmd, eventually, info_int, on_every_server, send, Client, Kind, Server};
 use crate::replication::agree;
 
 const SOON: Duration = Duration::from_secs(5);
@@ -331,34 +331,6 @@ on_every_server! {
             let here = cmd!(client, "DBSIZE").int();
             cmd!(client, "SELECT", 1).ok();
             assert_eq!((here, cmd!(client, "DBSIZE").int()), expected);
-        }
-    }
-
-    /// A primary that has used no lock refuses no COPY; its replica has used some, and listens.
-    fn a_replica_follows_a_copy_to_another_database(kind: Kind) {
-        let (server, replica) = (Server::start(kind), Server::start(kind));
-        hold::acquire(&mut replica.client(), "k", "t", LONG_MS);
-        replica.replica_of(&server);
-        let mut client = server.client();
-        let mut all = |lines: &[&str]| {
-            for line in lines {
-                let reply = client.cmd(&line.split(' ').collect::<Vec<_>>());
-                assert!(!reply.is_error(), "{line}: {reply:?}");
-            }
-        };
-        all(&["SELECT 3", "SET a 1", "COPY a b DB 4", "SET c 1", "SELECT 0", "SET a 1", "COPY a d DB 5", "SET e 1"]);
-        all(&["MULTI", "SET f 1", "COPY f g DB 6", "SET h 1", "SELECT 7", "SET i 1", "COPY i j DB 6", "SET l 1"]);
-        all(&["SELECT 2", "SET m 1", "EXEC", "SET n 1", "COPY n o", "SET p 1"]);
-        agree(&server, &replica);
-        for db in 0..8 {
-            let keys = |server: &Server| {
-                let mut client = server.client();
-                cmd!(client, "SELECT", db).ok();
-                let mut keys: Vec<String> = cmd!(client, "KEYS", "*").array().iter().map(Reply::text).collect();
-                keys.sort();
-                keys
-            };
-            assert_eq!(keys(&server), keys(&replica), "database {db}");
         }
     }
 

@@ -78,7 +78,7 @@ impl Table {
             if seen.contains(&token) {
                 continue;
             }
-            for &wait in self.lines.waits_of(&token) {
+            for wait in self.lines.waits_of(&token) {
                 let Some(theirs) = self.lines.get(wait).filter(|theirs| !new.replaces(theirs)) else { continue };
                 self.weave(&mut web, self.standing_at(theirs.place()), theirs, theirs.order(), new);
             }
@@ -98,7 +98,7 @@ impl Table {
         }
         let Some(lock) = held.and_then(|held| self.locks.get(held)) else { return true };
         if lock.len() <= self.lines.tokens_count() {
-            return lock.tokens().all(|token| *token == *waiter.token || self.lines.waits_of(&token).is_empty());
+            return lock.tokens().all(|token| *token == *waiter.token || self.lines.waits_nowhere(&token));
         }
         self.lines.tokens().all(|token| *token == *waiter.token || !lock.is_held_by(Packed::of(token)))
     }
