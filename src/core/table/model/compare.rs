@@ -21,7 +21,8 @@ impl World {
             self.compare_line(at)?;
             self.compare_replica(at)?;
         }
-        self.compare_totals()
+        self.compare_totals()?;
+        self.compare_ends()
     }
 
     fn compare_events(&mut self) -> Result<(), String> {
@@ -145,10 +146,21 @@ impl World {
         if self.graves.is_empty() && self.closed.is_empty() {
             same!("whether a hold is bound", self.table.has_bound(), any);
         }
+        Ok(())
+    }
+
+    /// Whether the table says when the next lease or wait ends, and the pump is told so.
+    fn compare_ends(&mut self) -> Result<(), String> {
         let ends = (0..PLACES).filter(|&at| matches!(self.keys[at], Key::Lock(_)) && !self.refused.contains(&at));
         let ends = ends.flat_map(|at| self.plain.holders(at)).map(|holder| holder.end).min();
         if ends.is_some_and(|end| self.table.next_deadline().is_none_or(|next| next.micros() > end)) {
             return Err(format!("next deadline {:?}, a lease ends at {ends:?}", self.table.next_deadline()));
+        }
+        let sooner = self.table.take_sooner();
+        self.armed = Instant::earliest([self.armed, sooner]);
+        let first = ends.into_iter().chain(self.table.lines().next_end().map(Instant::micros)).min();
+        if self.table.is_serving() && first.is_some_and(|first| self.armed.is_none_or(|armed| armed.micros() > first)) {
+            return Err(format!("the pump is to run at {:?}, something ends at {first:?}", self.armed));
         }
         Ok(())
     }

@@ -57,7 +57,10 @@ impl World {
                 self.plain.ticks += us / 10;
             }
             Op::Wall(ticks) => self.plain.ticks = self.plain.ticks.saturating_add_signed(ticks),
-            Op::Pump { allowed } => self.pump(allowed)?,
+            Op::Pump { allowed } => {
+                self.pump(allowed)?;
+                self.armed = self.table.next_deadline();
+            }
             Op::Deliver(index) => self.deliver(index)?,
             Op::Lose(index) => {
                 if index < self.pending.len() {

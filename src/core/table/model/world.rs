@@ -61,6 +61,8 @@ pub struct World {
     pub touched: bool,
     /// Since when the table serves.
     pub since: u64,
+    /// When the pump is to run, as far as it was told.
+    pub armed: Option<Instant>,
 }
 
 /// Where the monotonic and the wall clock start.
@@ -102,6 +104,7 @@ impl World {
         self.table.begin_serving(self.now());
         self.plain.begin_serving();
         self.since = self.plain.now;
+        self.armed = self.table.next_deadline();
     }
 
     pub fn now(&self) -> Now {
