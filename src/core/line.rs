@@ -120,7 +120,8 @@ impl Line {
 enum Waits {
     One(Handle),
     /// By their lines: a token can poll for very many locks.
-    Many(BTreeMap<Handle, Handle>),
+    #[expect(clippy::box_collection, reason = "one token in many has such a map, and each has room for what may be here")]
+    Many(Box<BTreeMap<Handle, Handle>>),
 }
 
 impl Waits {
@@ -221,7 +222,7 @@ impl Lines {
                     newly_entangled = (Some(*first), Some(handle));
                     let first_line = self.waiters.get(*first).and_then(|first| first.line);
                     let first = first_line.map(|line| (line, *first));
-                    *waits = Waits::Many(first.into_iter().chain([(line, handle)]).collect());
+                    *waits = Waits::Many(Box::new(first.into_iter().chain([(line, handle)]).collect()));
                 }
                 Waits::Many(waiters) => {
                     newly_entangled = (None, Some(handle));
