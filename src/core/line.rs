@@ -120,7 +120,10 @@ impl Line {
 enum Waits {
     One(Handle),
     /// By their lines: a token can poll for very many locks.
-    #[expect(clippy::box_collection, reason = "one token in many has such a map, and each has room for what may be here")]
+    #[expect(
+        clippy::box_collection,
+        reason = "one token in many has such a map, and each has room for what may be here"
+    )]
     Many(Box<BTreeMap<Handle, Handle>>),
 }
 
