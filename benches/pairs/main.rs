@@ -3,7 +3,8 @@
 //! `make bench` measures it all, prints it and rewrites its section of docs/benchmarks.md and docs/pairs.svg, in less than
 //! ten minutes. `make bench-check` measures for a shorter time and fails if a ratio has fallen behind its target. By hand:
 //! `cargo bench --bench pairs -- [--quick] [--check] [--expiry] [SERVER ...]` with servers such as `valkey-8.1`; `--expiry`
-//! measures only leases that end together, and what is not a whole run only prints. Contenders take turns, so that whatever else the machine does hits all of them.
+//! measures only leases that end together, and what is not a whole run only prints. Contenders take turns, so that whatever
+//! else the machine does hits all of them.
 
 // A benchmark stops at the first surprise, and the tests' harness signals processes.
 #![allow(unsafe_code, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]

@@ -1,6 +1,6 @@
-//! COPY to another database, on servers where it would be lost. Valkey 8.1 before 8.1.9 and 9.0 before 9.0.5 tell a module of a key on the client's own
-//! connection, and leave it in the database it told of (valkey#4024). For MOVE the way back is known (see `events`). For
-//! COPY it is not, and the client's next command, the replicas and the append-only file all would get the wrong database.
+//! COPY to another database, on servers where it would be lost. Valkey 8.1 before 8.1.9 and 9.0 before 9.0.5 tell a
+//! module of a key on the client's own connection, and leave it in the database it told of (valkey#4024). For MOVE the
+//! way back is known (see `events`). For COPY it is not, and the client's next command, the replicas and the append-only file all would get the wrong database.
 //! So there it is refused, from when notifications are subscribed.
 
 use super::args::bytes_of;

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 /// How many links between tokens are looked at before a deadlock is ruled out: bounds the time one command can take.
-const LINKS_MAX: usize = 20_000;
+const LINKS_MAX: usize = 100_000;
 
 /// How a token stands in the way of a wait.
 #[derive(Clone, Copy)]
@@ -70,6 +70,12 @@ impl Table {
         if self.waits_for_nobody_waiting(held, waiter, order) || bug("deadlock-missed") {
             return false;
         }
+        let mut web = self.web(held, waiter, order);
+        web.links_count <= LINKS_MAX && web.first_is_stuck(&waiter.token)
+    }
+
+    /// Every wait that can be reached from the new one, or more links than are looked at.
+    fn web<'a>(&'a self, held: Option<Handle>, waiter: &'a Waiter, order: u64) -> Web<'a> {
         let mut web = Web::default();
         let mut seen: HashSet<Cow<'_, [u8]>> = HashSet::new();
         let new = New { waiter, order };
@@ -83,12 +89,12 @@ impl Table {
                 self.weave(&mut web, self.standing_at(theirs.place()), theirs, theirs.order(), new);
                 // One token can wait for very many locks of very many holders.
                 if web.links_count > LINKS_MAX {
-                    return false;
+                    return web;
                 }
             }
             seen.insert(token);
         }
-        web.first_is_stuck(&waiter.token)
+        web
     }
 
     /// Whether nobody in the waiter's way waits for anything but what the waiter waits for: then nothing leads back.
@@ -181,5 +187,74 @@ impl Wait<'_> {
         let Link::Holds(mode) = link else { return false };
         self.staying = self.staying.with(mode);
         self.staying.admits(self.wants)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::holding::{Acquire, Acquired};
+    use super::super::scene::{at, by, lease, poll, shared, END_US, START_US};
+    use super::super::{Effect, Limits, Site};
+    use super::*;
+
+    const HOLDERS: usize = 300;
+    const LONG_MS: u64 = 1_000_000;
+
+    /// Locks by their keys.
+    struct Scene {
+        table: Table,
+        locks: HashMap<String, Handle>,
+    }
+
+    impl Scene {
+        /// `p` polls for so many locks of many holders each, and for one of `z`; it holds what `z` is about to want.
+        fn new(locks: usize) -> Self {
+            let mut table = Table::default();
+            table.begin_serving(at(0));
+            let mut scene = Self { table, locks: HashMap::new() };
+            for lock in 0..locks {
+                let key = format!("shared {lock}");
+                for holder in 0..HOLDERS {
+                    scene.acquire(&key, lease(shared(by(&format!("h{holder}"))), LONG_MS));
+                }
+                assert_eq!(scene.acquire(&key, poll(by("p"), END_US)), Acquired::Held);
+            }
+            scene.acquire("of p", lease(by("p"), LONG_MS));
+            scene.acquire("of z", lease(by("z"), LONG_MS));
+            assert_eq!(scene.acquire("of z", poll(by("p"), END_US)), Acquired::Held);
+            scene
+        }
+
+        fn acquire(&mut self, key: &str, mut request: Acquire<'_>) -> Acquired {
+            request.limits = Limits { blocked: 100, polled: 10_000 };
+            let site = Site { place: place(key), lock: self.locks.get(key).copied(), legacy: None };
+            let acquired = self.table.acquire(site, &request, at(START_US));
+            for effect in self.table.take_effects() {
+                if let Effect::Created(lock) = effect {
+                    self.locks.insert(key.to_owned(), lock);
+                }
+            }
+            acquired
+        }
+    }
+
+    fn place(key: &str) -> Place<'_> {
+        Place { db: 0, key: key.as_bytes() }
+    }
+
+    #[test]
+    fn a_circle_is_found_among_very_many_holders() {
+        let mut scene = Scene::new(300);
+        assert_eq!(scene.acquire("of p", poll(by("z"), END_US)), Acquired::Deadlock);
+    }
+
+    #[test]
+    fn the_search_ends_within_the_waits_of_one_token() {
+        let mut scene = Scene::new(2 * LINKS_MAX / HOLDERS);
+        assert_eq!(scene.acquire("of p", poll(by("z"), END_US)), Acquired::Held);
+        let lines = &scene.table.lines;
+        let waiter = lines.find(place("of p"), b"z").and_then(|waiter| lines.get(waiter)).unwrap();
+        let web = scene.table.web(scene.locks.get("of p").copied(), waiter, waiter.order());
+        assert!((LINKS_MAX..=LINKS_MAX + HOLDERS).contains(&web.links_count), "{}", web.links_count);
     }
 }
