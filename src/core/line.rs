@@ -335,6 +335,11 @@ impl Lines {
         line.filter_map(|&handle| Some((handle, self.waiters.get(handle)?)))
     }
 
+    /// Whether anybody in a line came after `order`.
+    pub fn is_anybody_behind(&self, place: Place<'_>, order: u64) -> bool {
+        self.line(place).and_then(|line| line.waiters.last_key_value()).is_some_and(|(&last, _)| last > order)
+    }
+
     /// The waiters of a lock whose tokens wait elsewhere too and that came before `order`.
     pub fn entangled_before(&self, place: Place<'_>, order: u64) -> Vec<Handle> {
         let Some(line) = self.line(place).filter(|line| line.entangled > 0) else { return Vec::new() };

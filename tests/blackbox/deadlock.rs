@@ -82,6 +82,64 @@ on_every_server! {
         assert_eq!(waiters(&mut client, "l"), 1);
     }
 
+    /// Each holder of a full semaphore waits for one who waits for it: only with the last of them nobody can move.
+    fn a_circle_through_every_holder_of_a_semaphore_is_seen(kind: Kind) {
+        let server = Server::start(kind);
+        let mut client = server.client();
+        for wait in [["BLOCK", "0"], ["POLL", "10000"]] {
+            for token in ["d", "f"] {
+                grant(&acquire(&mut client, "permits", token, &["LIMIT", "2"]));
+            }
+            take(&mut client, "l", "a");
+            let (mut a, mut d) = (server.client(), server.client());
+            send_acquire(&mut a, "permits", "a", &["BLOCK", "0", "LIMIT", "2"]);
+            until_count(&mut client, "waiting", 1);
+            send_acquire(&mut d, "l", "d", &["BLOCK", "0"]);
+            until_count(&mut client, "waiting", 2);
+            deadlock(&acquire(&mut client, "l", "f", &wait));
+            // One permit given back lets everybody go on.
+            release(&mut client, "permits", "f");
+            assert_eq!(grant(&a.recv()).token, b"a");
+            release(&mut client, "l", "a");
+            assert_eq!(grant(&d.recv()).token, b"d");
+            for (key, token) in [("permits", "a"), ("permits", "d"), ("l", "d")] {
+                release(&mut client, key, token);
+            }
+        }
+        assert_eq!((count(&mut client, "deadlocks"), count(&mut client, "held")), (2, 0));
+    }
+
+    /// It goes to the head of the line, ahead of one whose lock the same token waits for.
+    fn an_upgrade_that_closes_a_circle_behind_it_is_refused(kind: Kind) {
+        let server = Server::start(kind);
+        let mut client = server.client();
+        for token in ["a", "b"] {
+            grant(&acquire(&mut client, "permits", token, &["LIMIT", "2"]));
+        }
+        take(&mut client, "l", "f");
+        let mut f = server.client();
+        send_acquire(&mut f, "permits", "f", &["BLOCK", "0", "LIMIT", "2"]);
+        until_count(&mut client, "waiting", 1);
+        // As long as b may give its permit back, this leads nowhere.
+        assert!(acquire(&mut client, "l", "a", &["POLL", "10000"]).is_null());
+        for wait in [["BLOCK", "0"], ["POLL", "10000"]] {
+            deadlock(&acquire(&mut client, "permits", "a", &[&wait[..], &["UPGRADE"]].concat()));
+        }
+        release(&mut client, "permits", "b");
+        assert_eq!(grant(&f.recv()).token, b"f");
+        release(&mut client, "l", "f");
+        assert_eq!(grant(&acquire(&mut client, "l", "a", &["POLL", "10000"])).token, b"a");
+        // Now f waits for nothing that a has, so a may go ahead of everybody.
+        let mut g = server.client();
+        send_acquire(&mut g, "permits", "g", &["BLOCK", "0", "LIMIT", "2"]);
+        until_count(&mut client, "waiting", 1);
+        assert!(acquire(&mut client, "permits", "a", &["POLL", "10000", "UPGRADE"]).is_null());
+        release(&mut client, "permits", "f");
+        assert_eq!(grant(&acquire(&mut client, "permits", "a", &["POLL", "10000", "UPGRADE"])).token, b"a");
+        release(&mut client, "permits", "a");
+        assert_eq!(grant(&g.recv()).token, b"g");
+    }
+
     fn an_outsider_on_the_same_locks_is_not_refused(kind: Kind) {
         let server = Server::start(kind);
         let mut client = server.client();

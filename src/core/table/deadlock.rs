@@ -11,7 +11,7 @@ use crate::core::packed::Packed;
 use crate::core::slab::Handle;
 use crate::seeded::bug;
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// How many links between tokens are looked at before a deadlock is ruled out: bounds the time one command can take.
 const LINKS_MAX: usize = 100_000;
@@ -30,8 +30,15 @@ struct Wait<'a> {
     token: &'a [u8],
     /// What the lock has to admit for it: what it wants itself, and whoever is ahead of it.
     wants: Mode,
-    /// Who holds the lock and will not let go of it.
-    staying: Occupancy,
+    /// Whether the new wait will stand ahead of it.
+    passed: bool,
+    /// How many are ahead of it that wait elsewhere too.
+    ahead: usize,
+    /// How many hold the lock alone, and share it.
+    exclusive: usize,
+    shared: usize,
+    /// The limits of those who share it, and how many have each.
+    limits: BTreeMap<u32, usize>,
 }
 
 /// The waits that can be reached from the new one, which is the first.
@@ -67,11 +74,12 @@ impl New<'_> {
 impl Table {
     /// Whether the waiter would wait for itself, in front of the lock that `held` is and with this order in its line.
     pub(super) fn would_never_end(&self, held: Option<Handle>, waiter: &Waiter, order: u64) -> bool {
-        if self.waits_for_nobody_waiting(held, waiter, order) || bug("deadlock-missed") {
+        let ends = !self.passes_somebody(waiter, order) && self.waits_for_nobody_waiting(held, waiter, order);
+        if ends || bug("deadlock-missed") {
             return false;
         }
-        let mut web = self.web(held, waiter, order);
-        web.links_count <= LINKS_MAX && web.first_is_stuck(&waiter.token)
+        let web = self.web(held, waiter, order);
+        web.links_count <= LINKS_MAX && web.leads_back(&waiter.token)
     }
 
     /// Every wait that can be reached from the new one, or more links than are looked at.
@@ -80,6 +88,9 @@ impl Table {
         let mut seen: HashSet<Cow<'_, [u8]>> = HashSet::new();
         let new = New { waiter, order };
         self.weave(&mut web, held, waiter, order, new);
+        if self.passes_somebody(waiter, order) {
+            web.open.push((&*waiter.token).into());
+        }
         while let Some(token) = web.open.pop() {
             if seen.contains(&token) {
                 continue;
@@ -95,6 +106,13 @@ impl Table {
             seen.insert(token);
         }
         web
+    }
+
+    /// Whether the waiter's token waits elsewhere and will now stand ahead of somebody in this line.
+    fn passes_somebody(&self, waiter: &Waiter, order: u64) -> bool {
+        let place = waiter.place();
+        let mut waits = self.lines.waits_of(&waiter.token).filter_map(|wait| self.lines.get(wait));
+        waits.any(|wait| wait.place() != place) && self.lines.is_anybody_behind(place, order)
     }
 
     /// Whether nobody in the waiter's way waits for anything but what the waiter waits for: then nothing leads back.
@@ -128,7 +146,7 @@ impl Table {
         let line = self.lines.waiters(place).map(|(_, other)| other).take_while(|other| other.order() < order);
         let wants = most_of(waiter.mode, line.filter(ahead).chain(new_ahead).map(|ahead| ahead.mode));
         let index = web.waits.len();
-        web.waits.push(Wait { token: &waiter.token, wants, staying: Occupancy::Free });
+        web.waits.push(Wait::new(&waiter.token, wants, new_ahead.is_some()));
         let others = |token: &&[u8]| **token != *waiter.token;
         let holders = lock.and_then(|lock| self.locks.get(lock)).into_iter().flat_map(Lock::holders);
         for seen in holders.filter(|seen| others(&&*seen.token)) {
@@ -154,22 +172,31 @@ fn most_of(first: Mode, others: impl Iterator<Item = Mode>) -> Mode {
 
 impl<'a> Web<'a> {
     fn link(&mut self, wait: usize, token: Cow<'a, [u8]>, link: Link) {
+        if let Some(wait) = self.waits.get_mut(wait) {
+            wait.count(link, true);
+        }
         self.links.entry(token.clone()).or_default().push((wait, link));
         self.links_count += 1;
         self.open.push(token);
     }
 
-    /// Whether the first wait cannot end before its own token moves on.
-    fn first_is_stuck(&mut self, token: &'a [u8]) -> bool {
-        let mut stuck = HashSet::from([token]);
-        let mut new = vec![token];
+    /// Whether the new wait closes a circle: it cannot end before its own token moves on, which waits for just that. Or
+    /// it keeps somebody waiting behind it whom its token waits for elsewhere.
+    fn leads_back(mut self, token: &'a [u8]) -> bool {
+        self.let_all_finish(token);
+        let passed = self.waits.iter().filter(|wait| wait.passed).map(|wait| wait.token).collect();
+        self.keep_waiting(vec![token], |index, _| index == 0)
+            || self.keep_waiting(passed, |_, wait| *wait.token == *token)
+    }
+
+    /// Whether a wait like this cannot end as long as these tokens do not move.
+    fn keep_waiting(&self, tokens: Vec<&'a [u8]>, is_like: impl Fn(usize, &Wait<'_>) -> bool) -> bool {
+        let mut new = tokens;
+        let mut stuck: HashSet<&[u8]> = new.iter().copied().collect();
         while let Some(token) = new.pop() {
-            for &(index, link) in self.links.get(token).into_iter().flatten() {
-                let Some(wait) = self.waits.get_mut(index) else { continue };
-                if wait.ends_beside(link) {
-                    continue;
-                }
-                if index == 0 {
+            for &(index, _) in self.links.get(token).into_iter().flatten() {
+                let Some(wait) = self.waits.get(index).filter(|wait| !wait.can_end()) else { continue };
+                if is_like(index, wait) {
                     return true;
                 }
                 if stuck.insert(wait.token) {
@@ -179,14 +206,66 @@ impl<'a> Web<'a> {
         }
         false
     }
+
+    /// Takes everybody out of the way who finishes some time though this token does not move: who waits for nothing, then
+    /// whose waits can end without those, and so on.
+    fn let_all_finish(&mut self, token: &[u8]) {
+        let mut waiting: HashMap<&[u8], usize> = HashMap::new();
+        for wait in self.waits.iter().filter(|wait| !wait.can_end()) {
+            *waiting.entry(wait.token).or_default() += 1;
+        }
+        let finishes = |other: &&[u8]| **other != *token && !waiting.contains_key(*other);
+        let mut finished: Vec<Cow<'_, [u8]>> =
+            self.links.keys().filter(|other| finishes(&&***other)).cloned().collect();
+        while let Some(other) = finished.pop() {
+            for &(index, link) in self.links.get(&other).into_iter().flatten() {
+                let Some(wait) = self.waits.get_mut(index).filter(|wait| !wait.can_end()) else { continue };
+                wait.count(link, false);
+                let left = waiting.get_mut(wait.token).filter(|_| wait.can_end());
+                if let Some(left) = left {
+                    *left -= 1;
+                    if *left == 0 && *wait.token != *token {
+                        finished.push(wait.token.into());
+                    }
+                }
+            }
+        }
+    }
 }
 
-impl Wait<'_> {
-    /// Whether the wait can end though this token stays in its way too.
-    fn ends_beside(&mut self, link: Link) -> bool {
-        let Link::Holds(mode) = link else { return false };
-        self.staying = self.staying.with(mode);
-        self.staying.admits(self.wants)
+impl<'a> Wait<'a> {
+    const fn new(token: &'a [u8], wants: Mode, passed: bool) -> Self {
+        Self { token, wants, passed, ahead: 0, exclusive: 0, shared: 0, limits: BTreeMap::new() }
+    }
+
+    /// One more is in its way, or one less.
+    fn count(&mut self, link: Link, more: bool) {
+        let change = |count: &mut usize| *count = if more { *count + 1 } else { count.saturating_sub(1) };
+        match link {
+            Link::Ahead => change(&mut self.ahead),
+            Link::Holds(Mode::Exclusive) => change(&mut self.exclusive),
+            Link::Holds(Mode::Shared(limit)) => {
+                change(&mut self.shared);
+                if let Some(limit) = limit {
+                    let same = self.limits.entry(limit).or_default();
+                    change(same);
+                    if *same == 0 {
+                        self.limits.remove(&limit);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether nobody is in its way who keeps it from ending.
+    fn can_end(&self) -> bool {
+        let smallest_limit = self.limits.first_key_value().map(|(&limit, _)| limit);
+        let held = match (self.exclusive, self.shared) {
+            (0, 0) => Occupancy::Free,
+            (0, count) => Occupancy::Shared { count, smallest_limit },
+            _ => Occupancy::Exclusive,
+        };
+        self.ahead == 0 && held.admits(self.wants)
     }
 }
 

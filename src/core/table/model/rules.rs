@@ -180,27 +180,45 @@ impl Plain {
         }
     }
 
-    /// Whether this wait waits for itself: of whom its token keeps waiting, and so on, until nothing is added.
+    /// Whether this wait closes a circle: its token does not move, all others do as soon as they can, and what then still
+    /// waits leads from the wait back to the token. Or from another wait of the token to somebody behind this one.
     fn never_ends(&self, at: usize, index: usize) -> bool {
-        let mut stuck = vec![self.spots[at].line[index].want.token];
+        let new = self.spots[at].line[index].want.token;
+        let lines = self.spots.iter().enumerate();
+        let waits = lines.flat_map(|(place, spot)| spot.line.iter().enumerate().map(move |(rank, _)| (place, rank)));
+        let waits: Vec<(usize, usize)> = waits.collect();
+        let token = |(place, rank): (usize, usize)| self.spots[place].line[rank].want.token;
+        let mut stuck: Vec<usize> = waits.iter().map(|&wait| token(wait)).collect();
         loop {
             let count = stuck.len();
-            for place in 0..self.spots.len() {
-                for (rank, waiter) in self.spots[place].line.iter().enumerate() {
-                    let token = waiter.want.token;
-                    let is_new = (place, rank) == (at, index);
-                    if (is_new || !stuck.contains(&token)) && self.is_stuck(place, rank, &stuck) {
-                        if is_new {
-                            return true;
-                        }
-                        stuck.push(token);
+            let keeps = |other: usize| waits.iter().any(|&w| token(w) == other && self.is_stuck(w.0, w.1, &stuck));
+            let kept = stuck.iter().copied().filter(|&other| other == new || keeps(other)).collect();
+            stuck = kept;
+            if stuck.len() == count {
+                break;
+            }
+        }
+        let keep = |mut back: Vec<usize>, is_like: &dyn Fn((usize, usize)) -> bool| loop {
+            let count = back.len();
+            for &(place, rank) in waits.iter().filter(|wait| self.is_stuck(wait.0, wait.1, &stuck)) {
+                let (own, line) = (token((place, rank)), &self.spots[place].line[..rank]);
+                let in_way =
+                    line.iter().map(|ahead| ahead.want.token).chain(self.holders(place).iter().map(|h| h.token));
+                if in_way.filter(|&other| other != own).any(|other| back.contains(&other)) {
+                    if is_like((place, rank)) {
+                        return true;
+                    }
+                    if !back.contains(&own) {
+                        back.push(own);
                     }
                 }
             }
-            if stuck.len() == count {
+            if back.len() == count {
                 return false;
             }
-        }
+        };
+        let passed = self.spots[at].line[index + 1..].iter().map(|behind| behind.want.token).collect();
+        keep(vec![new], &|wait| wait == (at, index)) || keep(passed, &|wait| token(wait) == new)
     }
 
     /// Whether a wait cannot end as long as these tokens do not move.
