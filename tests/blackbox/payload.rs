@@ -2,27 +2,20 @@
 //! and still pass the server's own checksum. Each is a lock or an error, never a crash.
 
 use std::fs;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::harness::forge::{aof, holder, Forge, HEAD_BYTES, STRING_FOLLOWS};
 use crate::harness::hold::{self, ms_left, span, take};
 use crate::harness::payload::{with_valid_checksum, Payload};
-use crate::harness::{args, cmd, eventually, info_int, on_every_server, Client, Kind, Reply, Server};
+use crate::harness::{
+    args, cmd, eventually, info_int, now_ticks, on_every_server, Client, Kind, Reply, Server, TICKS_PER_SECOND,
+};
 
 const SOON: std::time::Duration = std::time::Duration::from_secs(5);
 const LEASE_MS: u64 = 500;
 const LONG_MS: u64 = 600_000;
 /// First fence that no client could read exactly.
 const FENCE_END: u64 = 1 << 53;
-const TICKS_PER_SECOND: u64 = 100_000;
 const DAY_TICKS: u64 = 24 * 3600 * TICKS_PER_SECOND;
-const EPOCH_2025_S: u64 = 1_735_689_600;
-
-/// The wall clock in fence ticks.
-fn now_ticks() -> u64 {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    since_1970.as_secs().saturating_sub(EPOCH_2025_S) * TICKS_PER_SECOND
-}
 
 #[track_caller]
 fn refused(client: &mut Client, payload: Vec<u8>) {

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::builder::Builder;
 use super::library::Library;
@@ -12,6 +13,17 @@ pub const SECOND_US: i64 = 1_000_000;
 pub const HOUR_US: i64 = 3600 * SECOND_US;
 pub const DAY_US: i64 = 24 * HOUR_US;
 pub const YEAR_US: i64 = 365 * DAY_US;
+
+/// What fences count in: 10 us.
+pub const TICKS_PER_SECOND: u64 = 100_000;
+/// Where they count from.
+const EPOCH_2025_S: u64 = 1_735_689_600;
+
+/// The wall clock of this machine as fences count it.
+pub fn now_ticks() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64;
+    since_1970 / 10 - EPOCH_2025_S * TICKS_PER_SECOND
+}
 
 /// The wall clock of every server that was built with it.
 #[derive(Debug)]

@@ -35,7 +35,7 @@ mod server;
 pub use arg::Arg;
 pub use builder::Builder;
 pub use client::Client;
-pub use clock::{Clock, DAY_US, HOUR_US, SECOND_US, YEAR_US};
+pub use clock::{now_ticks, Clock, DAY_US, HOUR_US, SECOND_US, TICKS_PER_SECOND, YEAR_US};
 pub use cluster::Cluster;
 pub use disk::Disk;
 pub use foreign::foreign_module;
