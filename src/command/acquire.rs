@@ -25,7 +25,7 @@ use uuid::Uuid;
 pub const RECORD: Record = Record {
     name: "LOCK.ACQUIRE",
     summary: "Takes a lock for a token, waits in line for it, or repeats the grant that the token has.",
-    complexity: "O(log N) with N the number of locks and waiters; O(M) more to wait for a lock that M tokens share.",
+    complexity: "O(log N) with N the number of locks and waiters; O(M) more to wait, with M the holders and waiters of all locks that could close a circle of waits, 100,000 at most.",
     since: "0.1.0",
     arity: -2,
     flags: "write deny-oom blocking",

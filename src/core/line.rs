@@ -9,6 +9,7 @@ use super::time::{Instant, Lease};
 use crate::seeded::bug;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use std::rc::Rc;
 
 /// A blocked connection, by the number the engine gave it.
@@ -340,11 +341,12 @@ impl Lines {
         self.line(place).and_then(|line| line.waiters.last_key_value()).is_some_and(|(&last, _)| last > order)
     }
 
-    /// The waiters of a lock whose tokens wait elsewhere too and that came before `order`.
-    pub fn entangled_before(&self, place: Place<'_>, order: u64) -> Vec<Handle> {
-        let Some(line) = self.line(place).filter(|line| line.entangled > 0) else { return Vec::new() };
-        let ahead = line.waiters.range(..order).map(|(_, &waiter)| waiter);
-        ahead.filter(|&waiter| self.is_entangled(waiter)).collect()
+    /// The waiters of a lock that came after one order, if it is given, and not after another; the next one first.
+    pub fn waiters_between(&self, place: Place<'_>, after: Option<u64>, to: u64) -> impl Iterator<Item = &Waiter> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let line = self.line(place).into_iter();
+        let waiters = line.flat_map(move |line| line.waiters.range((after, Bound::Included(to))));
+        waiters.filter_map(|(_, &waiter)| self.waiters.get(waiter))
     }
 
     /// Whether anybody in a line waits elsewhere too, or is ahead of `order` with a hold of the lock to upgrade.
@@ -434,10 +436,6 @@ impl Lines {
         self.by_place.entry(db).or_default().insert(key, line);
         self.last.set(Some(line));
         line
-    }
-
-    fn is_entangled(&self, waiter: Handle) -> bool {
-        self.waiters.get(waiter).is_some_and(|waiter| waiter.entangled)
     }
 
     fn entangle(&mut self, waiter: Handle, entangled: bool) {

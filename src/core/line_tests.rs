@@ -37,11 +37,17 @@ proptest! {
                 let found: Vec<Handle> = lines.waiters(place).map(|(handle, _)| handle).collect();
                 prop_assert_eq!(&found, &expected);
                 prop_assert_eq!(lines.first(place), expected.first().copied());
-                let entangled: Vec<Handle> = model.iter()
-                    .filter(|e| e.0 == key && model.iter().filter(|o| o.1 == e.1).count() > 1)
-                    .map(|e| e.2)
-                    .collect();
-                prop_assert_eq!(lines.entangled_before(place, u64::MAX), entangled);
+                let mut waiting = model.iter().filter(|e| e.0 == key);
+                let elsewhere = |e: &(u8, u8, Handle)| model.iter().filter(|o| o.1 == e.1).count() > 1;
+                prop_assert_eq!(lines.is_entangled_at(place, u64::MAX), waiting.any(elsewhere));
+                let orders: Vec<u64> = lines.waiters(place).map(|(_, waiter)| waiter.order()).collect();
+                let between = |after, to| -> Vec<u64> { lines.waiters_between(place, after, to).map(|w| w.order()).collect() };
+                prop_assert_eq!(&between(None, u64::MAX), &orders);
+                if let [first, second, rest @ ..] = &*orders {
+                    prop_assert_eq!(between(Some(*first), *second), [*second]);
+                    prop_assert_eq!(between(Some(*second), u64::MAX), rest);
+                }
+                prop_assert_eq!(lines.is_anybody_behind(place, u64::MAX - 1), false);
             }
             prop_assert_eq!(lines.blocked() + lines.polled(), model.len());
             prop_assert_eq!(lines.next_end(), model.iter().map(|e| Instant::from_micros(u64::from(e.1))).min());

@@ -109,6 +109,37 @@ on_every_server! {
         assert_eq!((count(&mut client, "deadlocks"), count(&mut client, "held")), (2, 0));
     }
 
+    /// Who is ahead in line is not in the way of one who can share the lock with it, wherever else it waits.
+    fn who_can_come_in_beside_those_ahead_waits_for_none_of_them(kind: Kind) {
+        let server = Server::start(kind);
+        let mut client = server.client();
+        for mode in [&["SHARED"][..], &["LIMIT", "2"]] {
+            take(&mut client, "k", "w");
+            take(&mut client, "l", "b");
+            let polled = |client: &mut Client, key: &str, token: &str, mode: &[&str]| {
+                acquire(client, key, token, &[&["POLL", "10000"], mode].concat())
+            };
+            assert!(polled(&mut client, "k", "a", mode).is_null());
+            assert!(polled(&mut client, "l", "a", &[]).is_null());
+            assert!(polled(&mut client, "k", "b", mode).is_null());
+            // One that wants it alone does wait for those who share it.
+            take(&mut client, "m", "c");
+            assert!(polled(&mut client, "m", "a", &[]).is_null());
+            deadlock(&polled(&mut client, "k", "c", &[]));
+            release(&mut client, "k", "w");
+            grant(&polled(&mut client, "k", "a", mode));
+            grant(&polled(&mut client, "k", "b", mode));
+            release(&mut client, "l", "b");
+            grant(&polled(&mut client, "l", "a", &[]));
+            release(&mut client, "m", "c");
+            grant(&polled(&mut client, "m", "a", &[]));
+            for (key, token) in [("k", "a"), ("k", "b"), ("l", "a"), ("m", "a")] {
+                release(&mut client, key, token);
+            }
+        }
+        assert_eq!((count(&mut client, "deadlocks"), count(&mut client, "held")), (2, 0));
+    }
+
     /// It goes to the head of the line, ahead of one whose lock the same token waits for.
     fn an_upgrade_that_closes_a_circle_behind_it_is_refused(kind: Kind) {
         let server = Server::start(kind);

@@ -1,5 +1,9 @@
-//! Deadlocks. A waiter waits for whoever is ahead of it and for the holders: for so many of them that the lock admits
-//! it and whoever is ahead. A wait that would close a cycle over tokens would never end by itself, so it is refused.
+//! Deadlocks. A waiter waits for whoever keeps it out: holders that stay, and those ahead in line that cannot come in or
+//! come in and stay. A wait that would close a circle over tokens would never end by itself, so it is refused.
+//!
+//! Looked at is every lock and every wait that can be reached from the new wait. Then all locks are handed on as they
+//! would be if everybody released everything once all its waits are over, but for the new wait's token, which does not
+//! move. Whoever still waits then, waits for that token or for a circle of others.
 
 use super::serving::Occupancy;
 use super::Table;
@@ -11,60 +15,77 @@ use crate::core::packed::Packed;
 use crate::core::slab::Handle;
 use crate::seeded::bug;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
-/// How many links between tokens are looked at before a deadlock is ruled out: bounds the time one command can take.
-const LINKS_MAX: usize = 100_000;
+/// How much is looked at before a deadlock is ruled out, in holders: bounds the time one command can take to some 50 ms.
+const STEPS_MAX: usize = 100_000;
 
-/// How a token stands in the way of a wait.
-#[derive(Clone, Copy)]
-enum Link {
-    /// It is ahead in line.
-    Ahead,
-    /// It holds the lock in this way.
-    Holds(Mode),
+/// What takes as long to look at as one waiter, in holders.
+const STEPS_OF_WAITER: usize = 3;
+
+/// The token whose wait is new.
+const NEW: usize = 0;
+
+/// A token that waits, and where.
+#[derive(Default)]
+struct Party<'a> {
+    token: Cow<'a, [u8]>,
+    /// How many of its waits are not over.
+    waits: usize,
+    /// Where it stands in line: the lock, and how many are ahead.
+    stands: Vec<(usize, usize)>,
+    /// What it holds as long as it waits.
+    has: Vec<(usize, Mode)>,
 }
 
-/// A wait that can be reached from the new one.
-struct Wait<'a> {
-    token: &'a [u8],
-    /// What the lock has to admit for it: what it wants itself, and whoever is ahead of it.
-    wants: Mode,
-    /// Whether the new wait will stand ahead of it.
-    passed: bool,
-    /// How many are ahead of it that wait elsewhere too.
-    ahead: usize,
-    /// How many hold the lock alone, and share it.
+/// One who stands in line.
+struct Standing {
+    party: usize,
+    mode: Mode,
+    /// How it holds the lock already: it waits for an upgrade, or the lock came here from elsewhere.
+    has: Option<Mode>,
+}
+
+/// A lock and its line, as far as they can be reached from the new wait.
+struct Spot {
+    line: Vec<Standing>,
+    /// Up to which order the line is looked at.
+    seen_to: Option<u64>,
+    /// How many of the line came in.
+    came_in: usize,
+    staying: Staying,
+}
+
+/// Those who hold a lock and do not let go of it.
+#[derive(Default)]
+struct Staying {
     exclusive: usize,
     shared: usize,
     /// The limits of those who share it, and how many have each.
     limits: BTreeMap<u32, usize>,
 }
 
-/// The waits that can be reached from the new one, which is the first.
+/// All that can be reached from the new wait.
 #[derive(Default)]
 struct Web<'a> {
-    waits: Vec<Wait<'a>>,
-    /// Which waits each token stands in the way of.
-    links: HashMap<Cow<'a, [u8]>, Vec<(usize, Link)>>,
-    links_count: usize,
-    /// Tokens whose own waits are still to be looked at.
-    open: Vec<Cow<'a, [u8]>>,
+    parties: Vec<Party<'a>>,
+    by_token: HashMap<Cow<'a, [u8]>, usize>,
+    spots: Vec<Spot>,
+    by_place: HashMap<Place<'a>, usize>,
+    /// Parties whose waits are still to be looked at.
+    open: Vec<usize>,
+    steps: usize,
 }
 
 /// The wait that is to begin, where it will stand: instead of whatever its token waits for there now.
 #[derive(Clone, Copy)]
 struct New<'a> {
+    held: Option<Handle>,
     waiter: &'a Waiter,
     order: u64,
 }
 
 impl New<'_> {
-    /// Whether it will stand ahead of this order in that line.
-    fn is_ahead(self, place: Place<'_>, order: u64) -> bool {
-        self.waiter.place() == place && self.order < order
-    }
-
     /// Whether this is what the token waits for there now.
     fn replaces(self, other: &Waiter) -> bool {
         self.waiter.token == other.token && self.waiter.place() == other.place()
@@ -74,38 +95,20 @@ impl New<'_> {
 impl Table {
     /// Whether the waiter would wait for itself, in front of the lock that `held` is and with this order in its line.
     pub(super) fn would_never_end(&self, held: Option<Handle>, waiter: &Waiter, order: u64) -> bool {
-        let ends = !self.passes_somebody(waiter, order) && self.waits_for_nobody_waiting(held, waiter, order);
+        let passes = self.passes_somebody(waiter, order);
+        let ends = !passes && self.waits_for_nobody_waiting(held, waiter, order);
         if ends || bug("deadlock-missed") {
             return false;
         }
-        let web = self.web(held, waiter, order);
-        web.links_count <= LINKS_MAX && web.leads_back(&waiter.token)
+        let mut web = Web::default();
+        self.is_second_upgrade(waiter)
+            || self.weave(&mut web, New { held, waiter, order }, passes).is_some() && web.closes_a_circle()
     }
 
-    /// Every wait that can be reached from the new one, or more links than are looked at.
-    fn web<'a>(&'a self, held: Option<Handle>, waiter: &'a Waiter, order: u64) -> Web<'a> {
-        let mut web = Web::default();
-        let mut seen: HashSet<Cow<'_, [u8]>> = HashSet::new();
-        let new = New { waiter, order };
-        self.weave(&mut web, held, waiter, order, new);
-        if self.passes_somebody(waiter, order) {
-            web.open.push((&*waiter.token).into());
-        }
-        while let Some(token) = web.open.pop() {
-            if seen.contains(&token) {
-                continue;
-            }
-            for wait in self.lines.waits_of(&token) {
-                let Some(theirs) = self.lines.get(wait).filter(|theirs| !new.replaces(theirs)) else { continue };
-                self.weave(&mut web, self.standing_at(theirs.place()), theirs, theirs.order(), new);
-                // One token can wait for very many locks of very many holders.
-                if web.links_count > LINKS_MAX {
-                    return web;
-                }
-            }
-            seen.insert(token);
-        }
-        web
+    /// Whether another holder waits for an upgrade already: each of the two waits for the other to let go.
+    fn is_second_upgrade(&self, waiter: &Waiter) -> bool {
+        let first = self.lines.first(waiter.place()).and_then(|first| self.lines.get(first));
+        waiter.upgrade && first.is_some_and(|first| first.upgrade && first.token != waiter.token)
     }
 
     /// Whether the waiter's token waits elsewhere and will now stand ahead of somebody in this line.
@@ -128,6 +131,72 @@ impl Table {
         self.lines.tokens().all(|token| *token == *waiter.token || !lock.is_held_by(Packed::of(token)))
     }
 
+    /// Adds all that can be reached from the new wait, and from the other waits of its token where it passes somebody whom
+    /// those can lead to; none if that is more than is looked at.
+    fn weave<'a>(&'a self, web: &mut Web<'a>, new: New<'a>, passes: bool) -> Option<()> {
+        web.party((&*new.waiter.token).into());
+        if !passes {
+            web.open.clear();
+        }
+        self.look_at(web, new.waiter.place(), new.order, new)?;
+        while let Some(party) = web.open.pop() {
+            let token = web.parties.get(party)?.token.clone();
+            for wait in self.lines.waits_of(&token) {
+                let Some(theirs) = self.lines.get(wait).filter(|theirs| !new.replaces(theirs)) else { continue };
+                self.look_at(web, theirs.place(), theirs.order(), new)?;
+            }
+        }
+        Some(())
+    }
+
+    /// Adds a lock and its line up to this order.
+    fn look_at<'a>(&'a self, web: &mut Web<'a>, place: Place<'a>, to: u64, new: New<'a>) -> Option<()> {
+        let is_new_here = place == new.waiter.place();
+        let spot = match web.by_place.get(&place) {
+            Some(&known) => known,
+            None => {
+                let lock = if is_new_here { new.held } else { self.standing_at(place) };
+                let staying = self.staying(web, lock.and_then(|lock| self.locks.get(lock)), new)?;
+                let first = self.lines.first(place).and_then(|first| self.lines.get(first));
+                if staying.is_empty() && !is_new_here && first.is_some_and(|first| first.order() == to) {
+                    // It comes in at once: one token can wait for very many such locks.
+                    return Some(());
+                }
+                web.begin(place, staying)
+            }
+        };
+        let seen_to = web.spots.get(spot)?.seen_to;
+        if seen_to.is_some_and(|seen_to| seen_to >= to) {
+            return Some(());
+        }
+        let others = |other: &&Waiter| !new.replaces(other);
+        let mut from = seen_to;
+        if is_new_here && from.is_none_or(|from| from < new.order) && new.order <= to {
+            for waiter in self.lines.waiters_between(place, from, new.order).filter(others) {
+                web.stand(spot, waiter)?;
+            }
+            web.stand(spot, new.waiter)?;
+            from = Some(new.order);
+        }
+        for waiter in self.lines.waiters_between(place, from, to).filter(others) {
+            web.stand(spot, waiter)?;
+        }
+        web.spots.get_mut(spot)?.seen_to = Some(to);
+        Some(())
+    }
+
+    /// Those holders of a lock that wait for anything, and the new wait's token. Whoever waits for nothing lets go.
+    fn staying<'a>(&'a self, web: &mut Web<'a>, lock: Option<&'a Lock>, new: New<'a>) -> Option<Vec<(usize, Mode)>> {
+        let mut staying = Vec::new();
+        for seen in lock.into_iter().flat_map(Lock::holders) {
+            web.step(1)?;
+            if *seen.token == *new.waiter.token || !self.lines.waits_nowhere(&seen.token) {
+                staying.push((web.party(seen.token.into()), seen.mode));
+            }
+        }
+        Some(staying)
+    }
+
     /// The lock that stands at a place where somebody waits, or was evicted from there.
     fn standing_at(&self, place: Place<'_>) -> Option<Handle> {
         let standing = |lock: &Handle| {
@@ -136,115 +205,168 @@ impl Table {
         };
         self.lines.lock_at(place).filter(standing)
     }
-
-    /// Adds a wait. Of those ahead only tokens that wait elsewhere too are named, the one whose wait begins among them:
-    /// any other waits for nothing that is not looked at anyway.
-    fn weave<'a>(&'a self, web: &mut Web<'a>, lock: Option<Handle>, waiter: &'a Waiter, order: u64, new: New<'a>) {
-        let place = waiter.place();
-        let ahead = |other: &&Waiter| other.order() < order && !new.replaces(other);
-        let new_ahead = new.is_ahead(place, order).then_some(new.waiter);
-        let line = self.lines.waiters(place).map(|(_, other)| other).take_while(|other| other.order() < order);
-        let wants = most_of(waiter.mode, line.filter(ahead).chain(new_ahead).map(|ahead| ahead.mode));
-        let index = web.waits.len();
-        web.waits.push(Wait::new(&waiter.token, wants, new_ahead.is_some()));
-        let others = |token: &&[u8]| **token != *waiter.token;
-        let holders = lock.and_then(|lock| self.locks.get(lock)).into_iter().flat_map(Lock::holders);
-        for seen in holders.filter(|seen| others(&&*seen.token)) {
-            web.link(index, seen.token.into(), Link::Holds(seen.mode));
-        }
-        // A token that waits for an upgrade holds the lock as well as waits for it.
-        let upgrader = self.lines.first(place).and_then(|first| self.lines.get(first)).filter(|first| first.upgrade);
-        let entangled = self.lines.entangled_before(place, order).into_iter().filter_map(|wait| self.lines.get(wait));
-        let own = self.lines.find(place, &new.waiter.token).and_then(|own| self.lines.get(own));
-        let known = upgrader.into_iter().chain(own).chain(entangled).filter(ahead);
-        for token in known.chain(new_ahead).map(|ahead| &*ahead.token).filter(others) {
-            web.link(index, token.into(), Link::Ahead);
-        }
-    }
-}
-
-/// What is admitted only where all are. There is no more than an exclusive lock.
-fn most_of(first: Mode, others: impl Iterator<Item = Mode>) -> Mode {
-    let shared = |mode: Mode| (mode != Mode::Exclusive).then_some(mode);
-    let all = shared(first).and_then(|first| others.map(shared).try_fold(first, |all, other| Some(all.and(other?))));
-    all.unwrap_or(Mode::Exclusive)
 }
 
 impl<'a> Web<'a> {
-    fn link(&mut self, wait: usize, token: Cow<'a, [u8]>, link: Link) {
-        if let Some(wait) = self.waits.get_mut(wait) {
-            wait.count(link, true);
+    /// Counts what is looked at; none once that is enough.
+    fn step(&mut self, steps: usize) -> Option<()> {
+        self.steps += steps;
+        (self.steps <= STEPS_MAX).then_some(())
+    }
+
+    /// The party with this token.
+    fn party(&mut self, token: Cow<'a, [u8]>) -> usize {
+        if let Some(&known) = self.by_token.get(&token) {
+            return known;
         }
-        self.links.entry(token.clone()).or_default().push((wait, link));
-        self.links_count += 1;
-        self.open.push(token);
+        let party = self.parties.len();
+        self.by_token.insert(token.clone(), party);
+        self.parties.push(Party { token, ..Party::default() });
+        self.open.push(party);
+        party
+    }
+
+    /// Adds a lock with these holders.
+    fn begin(&mut self, place: Place<'a>, holders: Vec<(usize, Mode)>) -> usize {
+        let spot = self.spots.len();
+        let mut staying = Staying::default();
+        for (party, mode) in holders {
+            staying.count(mode, true);
+            self.parties.get_mut(party).into_iter().for_each(|party| party.has.push((spot, mode)));
+        }
+        self.spots.push(Spot { line: Vec::new(), seen_to: None, came_in: 0, staying });
+        self.by_place.insert(place, spot);
+        spot
+    }
+
+    /// Adds the next one in a line.
+    fn stand(&mut self, spot: usize, waiter: &'a Waiter) -> Option<()> {
+        self.step(STEPS_OF_WAITER)?;
+        let party = self.party((&*waiter.token).into());
+        let line = &mut self.spots.get_mut(spot)?.line;
+        let standing = self.parties.get_mut(party)?;
+        // Looked at one lock after the other, so they are in order.
+        let has = standing.has.binary_search_by_key(&spot, |&(held, _)| held).ok();
+        let has = has.and_then(|has| standing.has.get(has)).map(|&(_, mode)| mode);
+        line.push(Standing { party, mode: waiter.mode, has });
+        standing.stands.push((spot, line.len() - 1));
+        standing.waits += 1;
+        Some(())
     }
 
     /// Whether the new wait closes a circle: it cannot end before its own token moves on, which waits for just that. Or
-    /// it keeps somebody waiting behind it whom its token waits for elsewhere.
-    fn leads_back(mut self, token: &'a [u8]) -> bool {
-        self.let_all_finish(token);
-        let passed = self.waits.iter().filter(|wait| wait.passed).map(|wait| wait.token).collect();
-        self.keep_waiting(vec![token], |index, _| index == 0)
-            || self.keep_waiting(passed, |_, wait| *wait.token == *token)
+    /// another wait of its token leads to somebody whom it will stand ahead of.
+    fn closes_a_circle(mut self) -> bool {
+        self.hand_on();
+        let Some(new) = self.parties.get(NEW) else { return false };
+        let Some(&(new_spot, new_at)) = new.stands.iter().find(|&&(spot, _)| spot == 0) else { return false };
+        let (own, others) = self.waits_of(NEW).copied().partition(|&wait| wait == (new_spot, new_at));
+        let kept_out = self.kept_out_by_new();
+        self.lead(own, |spot, at| kept_out.get(spot).is_some_and(|from| from.is_some_and(|from| at >= from)))
+            || self.lead(others, |spot, at| spot == new_spot && at > new_at)
     }
 
-    /// Whether a wait like this cannot end as long as these tokens do not move.
-    fn keep_waiting(&self, tokens: Vec<&'a [u8]>, is_like: impl Fn(usize, &Wait<'_>) -> bool) -> bool {
-        let mut new = tokens;
-        let mut stuck: HashSet<&[u8]> = new.iter().copied().collect();
-        while let Some(token) = new.pop() {
-            for &(index, _) in self.links.get(token).into_iter().flatten() {
-                let Some(wait) = self.waits.get(index).filter(|wait| !wait.can_end()) else { continue };
-                if is_like(index, wait) {
-                    return true;
+    /// Everybody comes in who can, and lets everything go who waits for nothing any more, but for the new wait's token.
+    fn hand_on(&mut self) {
+        for party in 0..self.parties.len() {
+            self.let_go(party);
+        }
+        let mut open: Vec<usize> = (0..self.spots.len()).collect();
+        while let Some(spot) = open.pop() {
+            while let Some(party) = self.let_in(spot) {
+                open.extend(self.let_go(party));
+            }
+        }
+    }
+
+    /// Lets all go that a party has, if all its waits are over. Which locks they are.
+    fn let_go(&mut self, party: usize) -> Vec<usize> {
+        let over = self.parties.get_mut(party).filter(|over| party != NEW && over.waits == 0);
+        let has = over.map(|over| std::mem::take(&mut over.has)).unwrap_or_default();
+        for &(spot, mode) in &has {
+            self.spots.get_mut(spot).into_iter().for_each(|spot| spot.staying.count(mode, false));
+        }
+        has.into_iter().map(|(spot, _)| spot).collect()
+    }
+
+    /// Lets the next one in line in, if it can come in.
+    fn let_in(&mut self, index: usize) -> Option<usize> {
+        let spot = self.spots.get_mut(index)?;
+        let next = spot.line.get(spot.came_in)?;
+        if !spot.staying.admit(next) {
+            return None;
+        }
+        spot.came_in += 1;
+        spot.staying.count(next.mode, true);
+        let party = self.parties.get_mut(next.party)?;
+        party.waits -= 1;
+        party.has.push((index, next.mode));
+        Some(next.party)
+    }
+
+    /// Where a party stands in line and did not come in.
+    fn waits_of(&self, party: usize) -> impl Iterator<Item = &(usize, usize)> {
+        let stands = self.parties.get(party).into_iter().flat_map(|party| &party.stands);
+        stands.filter(|&&(spot, at)| self.spots.get(spot).is_some_and(|spot| at >= spot.came_in))
+    }
+
+    /// Of each line, from where on the new wait's token keeps it out.
+    fn kept_out_by_new(&self) -> Vec<Option<usize>> {
+        let mut kept_out: Vec<Option<usize>> = vec![None; self.spots.len()];
+        let behind = self.waits_of(NEW).map(|&(spot, at)| (spot, at + 1));
+        let has = self.parties.get(NEW).into_iter().flat_map(|new| &new.has).map(|&(spot, _)| (spot, 0));
+        for (spot, from) in behind.chain(has) {
+            kept_out
+                .get_mut(spot)
+                .into_iter()
+                .for_each(|least| *least = Some(least.map_or(from, |least| least.min(from))));
+        }
+        kept_out
+    }
+
+    /// Whether one of these waits leads to one like this: to somebody who keeps it out, who waits for such.
+    fn lead(&self, from: Vec<(usize, usize)>, is_like: impl Fn(usize, usize) -> bool) -> bool {
+        let mut has: Vec<Vec<usize>> = vec![Vec::new(); self.spots.len()];
+        for (index, party) in self.parties.iter().enumerate() {
+            for &(spot, _) in &party.has {
+                has.get_mut(spot).into_iter().for_each(|has| has.push(index));
+            }
+        }
+        let mut seen: Vec<bool> = vec![false; self.parties.len()];
+        // Of each line those up to here were looked at.
+        let mut seen_to: Vec<usize> = self.spots.iter().map(|spot| spot.came_in).collect();
+        let mut open = from;
+        while let Some((index, at)) = open.pop() {
+            let (Some(spot), Some(has), Some(seen_to)) =
+                (self.spots.get(index), has.get_mut(index), seen_to.get_mut(index))
+            else {
+                continue;
+            };
+            let ahead = spot.line.get(*seen_to..at).unwrap_or_default().iter().map(|ahead| ahead.party);
+            *seen_to = at.max(*seen_to);
+            for party in std::mem::take(has).into_iter().chain(ahead).filter(|&party| party != NEW) {
+                if seen.get_mut(party).is_none_or(|seen| std::mem::replace(seen, true)) {
+                    continue;
                 }
-                if stuck.insert(wait.token) {
-                    new.push(wait.token);
+                for &(spot, at) in self.waits_of(party) {
+                    if is_like(spot, at) {
+                        return true;
+                    }
+                    open.push((spot, at));
                 }
             }
         }
         false
     }
-
-    /// Takes everybody out of the way who finishes some time though this token does not move: who waits for nothing, then
-    /// whose waits can end without those, and so on.
-    fn let_all_finish(&mut self, token: &[u8]) {
-        let mut waiting: HashMap<&[u8], usize> = HashMap::new();
-        for wait in self.waits.iter().filter(|wait| !wait.can_end()) {
-            *waiting.entry(wait.token).or_default() += 1;
-        }
-        let finishes = |other: &&[u8]| **other != *token && !waiting.contains_key(*other);
-        let mut finished: Vec<Cow<'_, [u8]>> =
-            self.links.keys().filter(|other| finishes(&&***other)).cloned().collect();
-        while let Some(other) = finished.pop() {
-            for &(index, link) in self.links.get(&other).into_iter().flatten() {
-                let Some(wait) = self.waits.get_mut(index).filter(|wait| !wait.can_end()) else { continue };
-                wait.count(link, false);
-                let left = waiting.get_mut(wait.token).filter(|_| wait.can_end());
-                if let Some(left) = left {
-                    *left -= 1;
-                    if *left == 0 && *wait.token != *token {
-                        finished.push(wait.token.into());
-                    }
-                }
-            }
-        }
-    }
 }
 
-impl<'a> Wait<'a> {
-    const fn new(token: &'a [u8], wants: Mode, passed: bool) -> Self {
-        Self { token, wants, passed, ahead: 0, exclusive: 0, shared: 0, limits: BTreeMap::new() }
-    }
-
-    /// One more is in its way, or one less.
-    fn count(&mut self, link: Link, more: bool) {
+impl Staying {
+    /// One more who stays, or one less.
+    fn count(&mut self, mode: Mode, more: bool) {
         let change = |count: &mut usize| *count = if more { *count + 1 } else { count.saturating_sub(1) };
-        match link {
-            Link::Ahead => change(&mut self.ahead),
-            Link::Holds(Mode::Exclusive) => change(&mut self.exclusive),
-            Link::Holds(Mode::Shared(limit)) => {
+        match mode {
+            Mode::Exclusive => change(&mut self.exclusive),
+            Mode::Shared(limit) => {
                 change(&mut self.shared);
                 if let Some(limit) = limit {
                     let same = self.limits.entry(limit).or_default();
@@ -257,15 +379,21 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Whether nobody is in its way who keeps it from ending.
-    fn can_end(&self) -> bool {
+    /// Whether this one can come in. What it has of the lock is not in its own way.
+    fn admit(&mut self, next: &Standing) -> bool {
+        if let Some(has) = next.has {
+            self.count(has, false);
+        }
         let smallest_limit = self.limits.first_key_value().map(|(&limit, _)| limit);
         let held = match (self.exclusive, self.shared) {
             (0, 0) => Occupancy::Free,
             (0, count) => Occupancy::Shared { count, smallest_limit },
             _ => Occupancy::Exclusive,
         };
-        self.ahead == 0 && held.admits(self.wants)
+        if let Some(has) = next.has {
+            self.count(has, true);
+        }
+        held.admits(next.mode)
     }
 }
 
@@ -304,6 +432,16 @@ mod tests {
             scene
         }
 
+        /// How much is looked at for a wait that stands in line.
+        fn steps_of(&self, key: &str, token: &[u8]) -> usize {
+            let lines = &self.table.lines;
+            let waiter = lines.find(place(key), token).and_then(|waiter| lines.get(waiter)).unwrap();
+            let new = New { held: self.locks.get(key).copied(), waiter, order: waiter.order() };
+            let mut web = Web::default();
+            self.table.weave(&mut web, new, false);
+            web.steps
+        }
+
         fn acquire(&mut self, key: &str, mut request: Acquire<'_>) -> Acquired {
             request.limits = Limits { blocked: 100, polled: 10_000 };
             let site = Site { place: place(key), lock: self.locks.get(key).copied(), legacy: None };
@@ -329,11 +467,37 @@ mod tests {
 
     #[test]
     fn the_search_ends_within_the_waits_of_one_token() {
-        let mut scene = Scene::new(2 * LINKS_MAX / HOLDERS);
+        let mut scene = Scene::new(2 * STEPS_MAX / HOLDERS);
         assert_eq!(scene.acquire("of p", poll(by("z"), END_US)), Acquired::Held);
-        let lines = &scene.table.lines;
-        let waiter = lines.find(place("of p"), b"z").and_then(|waiter| lines.get(waiter)).unwrap();
-        let web = scene.table.web(scene.locks.get("of p").copied(), waiter, waiter.order());
-        assert!((LINKS_MAX..=LINKS_MAX + HOLDERS).contains(&web.links_count), "{}", web.links_count);
+        assert!(scene.steps_of("of p", b"z") <= STEPS_MAX + STEPS_OF_WAITER);
+    }
+
+    #[test]
+    fn the_search_ends_within_the_holders_of_one_lock() {
+        let mut scene = Scene::new(0);
+        for holder in 0..=STEPS_MAX {
+            scene.acquire("wide", lease(shared(by(&format!("h{holder}"))), LONG_MS));
+        }
+        assert_eq!(scene.acquire("wide", poll(by("p"), END_US)), Acquired::Held);
+        assert_eq!(scene.acquire("of p", poll(by("z"), END_US)), Acquired::Held);
+        assert!(scene.steps_of("of p", b"z") <= STEPS_MAX + STEPS_OF_WAITER);
+    }
+
+    /// Each of very many stands in one line and in one of its own: the line is looked at once.
+    #[test]
+    fn a_line_is_looked_at_once_however_many_of_it_wait_elsewhere() {
+        const WAITERS: usize = 3_000;
+        let mut scene = Scene::new(0);
+        scene.acquire("wide", lease(by("h"), LONG_MS));
+        for waiter in 0..WAITERS {
+            let own = format!("own {waiter}");
+            scene.acquire(&own, lease(by("h"), LONG_MS));
+            for key in ["wide", &own] {
+                assert_eq!(scene.acquire(key, poll(shared(by(&format!("w{waiter}"))), END_US)), Acquired::Held);
+            }
+        }
+        assert_eq!(scene.acquire("wide", poll(shared(by("z")), END_US)), Acquired::Held);
+        let steps = scene.steps_of("wide", b"z");
+        assert!((WAITERS..2 * STEPS_OF_WAITER * WAITERS).contains(&steps), "{steps}");
     }
 }

@@ -184,27 +184,34 @@ impl Plain {
     /// waits leads from the wait back to the token. Or from another wait of the token to somebody behind this one.
     fn never_ends(&self, at: usize, index: usize) -> bool {
         let new = self.spots[at].line[index].want.token;
-        let lines = self.spots.iter().enumerate();
-        let waits = lines.flat_map(|(place, spot)| spot.line.iter().enumerate().map(move |(rank, _)| (place, rank)));
-        let waits: Vec<(usize, usize)> = waits.collect();
+        let places = 0..self.spots.len();
         let token = |(place, rank): (usize, usize)| self.spots[place].line[rank].want.token;
-        let mut stuck: Vec<usize> = waits.iter().map(|&wait| token(wait)).collect();
-        loop {
-            let count = stuck.len();
-            let keeps = |other: usize| waits.iter().any(|&w| token(w) == other && self.is_stuck(w.0, w.1, &stuck));
-            let kept = stuck.iter().copied().filter(|&other| other == new || keeps(other)).collect();
-            stuck = kept;
-            if stuck.len() == count {
-                break;
+        let waits: Vec<(usize, usize)> =
+            places.clone().flat_map(|place| (0..self.spots[place].line.len()).map(move |rank| (place, rank))).collect();
+        // Who holds or comes in and stays, for each place, and how many of its line come in, as long as these wait.
+        let handed_on = |waiting: &[usize]| -> Vec<(Vec<(usize, Mode)>, usize)> {
+            places
+                .clone()
+                .map(|place| self.handed_on(place, |other| other == new || waiting.contains(&other)))
+                .collect()
+        };
+        let mut waiting: Vec<usize> = waits.iter().map(|&wait| token(wait)).collect();
+        let all = loop {
+            let all = handed_on(&waiting);
+            let still = |other: usize| waits.iter().any(|&wait| token(wait) == other && wait.1 >= all[wait.0].1);
+            let count = waiting.len();
+            waiting.retain(|&other| still(other));
+            if waiting.len() == count {
+                break all;
             }
-        }
+        };
         let keep = |mut back: Vec<usize>, is_like: &dyn Fn((usize, usize)) -> bool| loop {
             let count = back.len();
-            for &(place, rank) in waits.iter().filter(|wait| self.is_stuck(wait.0, wait.1, &stuck)) {
-                let (own, line) = (token((place, rank)), &self.spots[place].line[..rank]);
-                let in_way =
-                    line.iter().map(|ahead| ahead.want.token).chain(self.holders(place).iter().map(|h| h.token));
-                if in_way.filter(|&other| other != own).any(|other| back.contains(&other)) {
+            for &(place, rank) in waits.iter().filter(|wait| wait.1 >= all[wait.0].1) {
+                let (own, (staying, came_in)) = (token((place, rank)), &all[place]);
+                let ahead = self.spots[place].line[*came_in..rank].iter().map(|ahead| ahead.want.token);
+                let mut in_way = ahead.chain(staying.iter().map(|staying| staying.0)).filter(|&other| other != own);
+                if in_way.any(|other| back.contains(&other)) {
                     if is_like((place, rank)) {
                         return true;
                     }
@@ -217,22 +224,25 @@ impl Plain {
                 return false;
             }
         };
-        let passed = self.spots[at].line[index + 1..].iter().map(|behind| behind.want.token).collect();
-        keep(vec![new], &|wait| wait == (at, index)) || keep(passed, &|wait| token(wait) == new)
+        let behind = waits.iter().filter(|wait| wait.0 == at && wait.1 > index && wait.1 >= all[at].1);
+        let passed = behind.map(|&wait| token(wait)).collect();
+        keep(vec![new], &|wait| wait == (at, index)) || keep(passed, &|wait| token(wait) == new && wait != (at, index))
     }
 
-    /// Whether a wait cannot end as long as these tokens do not move.
-    fn is_stuck(&self, at: usize, rank: usize, stuck: &[usize]) -> bool {
-        let line = &self.spots[at].line[..=rank];
-        let token = line[rank].want.token;
-        let blocks = |other: usize| other != token && stuck.contains(&other);
-        if line.iter().any(|ahead| blocks(ahead.want.token)) {
-            return true;
+    /// Who holds a lock or comes in and does not let go, one after the other, and how many of the line come in.
+    fn handed_on(&self, at: usize, stays: impl Fn(usize) -> bool) -> (Vec<(usize, Mode)>, usize) {
+        let holders = self.holders(at).iter().map(|holder| (holder.token, holder.mode));
+        let mut staying: Vec<(usize, Mode)> = holders.filter(|holder| stays(holder.0)).collect();
+        for (rank, waiter) in self.spots[at].line.iter().enumerate() {
+            let others = staying.iter().filter(|other| other.0 != waiter.want.token);
+            if !admits(&others.map(|other| other.1).collect::<Vec<_>>(), waiter.want.mode) {
+                return (staying, rank);
+            }
+            if stays(waiter.want.token) {
+                staying.push((waiter.want.token, waiter.want.mode));
+            }
         }
-        let staying = self.holders(at).iter().filter(|holder| blocks(holder.token));
-        let staying: Vec<Mode> = staying.map(|holder| holder.mode).collect();
-        // All those ahead have to come in before it.
-        line.iter().any(|waiter| !staying.is_empty() && !admits(&staying, waiter.want.mode))
+        (staying, self.spots[at].line.len())
     }
 
     pub fn release(&mut self, at: usize, token: usize, name: Option<u8>) -> Reply {
