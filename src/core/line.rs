@@ -88,6 +88,11 @@ impl Waiter {
     pub const fn order(&self) -> u64 {
         self.order
     }
+
+    /// Whether its token waits elsewhere too.
+    pub const fn waits_elsewhere(&self) -> bool {
+        self.entangled
+    }
 }
 
 /// The waiters of one lock.
@@ -97,7 +102,7 @@ struct Line {
     waiters: BTreeMap<u64, Handle>,
     /// The lock they wait for, when last seen.
     lock: Option<Handle>,
-    /// How many of them belong to a token that waits elsewhere too: only these can be part of a longer cycle.
+    /// How many of them belong to a token that waits elsewhere too.
     entangled: usize,
 }
 
@@ -341,11 +346,10 @@ impl Lines {
         self.line(place).and_then(|line| line.waiters.last_key_value()).is_some_and(|(&last, _)| last > order)
     }
 
-    /// The waiters of a lock that came after one order, if it is given, and not after another; the next one first.
-    pub fn waiters_between(&self, place: Place<'_>, after: Option<u64>, to: u64) -> impl Iterator<Item = &Waiter> {
-        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+    /// The waiters of a lock that came after one order and not after another, the next one first.
+    pub fn waiters_between(&self, place: Place<'_>, after: u64, to: u64) -> impl Iterator<Item = &Waiter> {
         let line = self.line(place).into_iter();
-        let waiters = line.flat_map(move |line| line.waiters.range((after, Bound::Included(to))));
+        let waiters = line.flat_map(move |line| line.waiters.range((Bound::Excluded(after), Bound::Included(to))));
         waiters.filter_map(|(_, &waiter)| self.waiters.get(waiter))
     }
 

@@ -140,6 +140,34 @@ on_every_server! {
         assert_eq!((count(&mut client, "deadlocks"), count(&mut client, "held")), (2, 0));
     }
 
+    /// RENAME brought a lock to a line in which one of its holders stands: that wait is over whoever else holds it.
+    fn a_holder_that_stands_in_its_own_line_is_in_nobodys_way(kind: Kind) {
+        let server = Server::start(kind);
+        let mut client = server.client();
+        let polled = |client: &mut Client, key: &str, token: &str, mode: &[&str]| {
+            acquire(client, key, token, &[&["POLL", "10000"], mode].concat())
+        };
+        take(&mut client, "to", "x");
+        for token in ["t", "s", "v"] {
+            grant(&acquire(&mut client, "from", token, &["SHARED"]));
+        }
+        assert!(polled(&mut client, "to", "u", &["LIMIT", "3"]).is_null());
+        assert!(polled(&mut client, "to", "t", &[]).is_null());
+        cmd!(client, "RENAME", "from", "to").ok();
+        take(&mut client, "of n", "n");
+        take(&mut client, "of t", "t");
+        assert!(polled(&mut client, "of n", "s", &[]).is_null());
+        // n waits for t, t for u, u for v, and v for nobody.
+        assert!(polled(&mut client, "of t", "n", &[]).is_null());
+        release(&mut client, "to", "v");
+        grant(&polled(&mut client, "to", "u", &["LIMIT", "3"]));
+        release(&mut client, "of t", "t");
+        grant(&polled(&mut client, "of t", "n", &[]));
+        release(&mut client, "of n", "n");
+        grant(&polled(&mut client, "of n", "s", &[]));
+        assert_eq!(count(&mut client, "deadlocks"), 0);
+    }
+
     /// It goes to the head of the line, ahead of one whose lock the same token waits for.
     fn an_upgrade_that_closes_a_circle_behind_it_is_refused(kind: Kind) {
         let server = Server::start(kind);

@@ -234,6 +234,10 @@ impl Plain {
         let holders = self.holders(at).iter().map(|holder| (holder.token, holder.mode));
         let mut staying: Vec<(usize, Mode)> = holders.filter(|holder| stays(holder.0)).collect();
         for (rank, waiter) in self.spots[at].line.iter().enumerate() {
+            if waiter.want.turn != Turn::Upgrade && self.holder(at, waiter.want.token).is_some() {
+                // The lock came here from elsewhere: it has what it gets.
+                continue;
+            }
             let others = staying.iter().filter(|other| other.0 != waiter.want.token);
             if !admits(&others.map(|other| other.1).collect::<Vec<_>>(), waiter.want.mode) {
                 return (staying, rank);
