@@ -67,20 +67,27 @@ pub const HEAD: &str = "\
 | this module, beside what                                       | unit             |       ours |     theirs |  ratio | of single rounds     | target | found  |
 |:---------------------------------------------------------------|:-----------------|-----------:|-----------:|-------:|:---------------------|-------:|:-------|";
 
-/// The part of a contender's rounds that may be faster than its number. Whatever else the machine does only adds to a
-/// round, so the best ones tell what it takes; the very best one can be an accident.
-const BEST: f64 = 0.1;
+/// Of all rounds, the quiet ones: as many in a hundred. Whatever else the machine does adds to a round, and not in the same
+/// way to all that is compared in it.
+const QUIET_PERCENT: usize = 25;
 
-/// One contender beside another, in CPU time: the best tenth of the rounds of each, and the quartiles of the ratios of all
-/// rounds.
+/// One contender beside another, in CPU time: medians of the rounds in which all contenders together took least, and the
+/// quartiles of the ratios of all rounds.
 pub fn compare(title: &str, all: &[Readings], ours: &str, theirs: &str, target: Option<f64>) -> Finding {
     let of = |name| all.iter().find(|one| one.name == name).unwrap_or_else(|| panic!("{name} was not measured"));
     let (mine, other) = (of(ours), of(theirs));
-    let best = |readings: &Readings| at(&sorted(readings.ns.clone()), BEST);
-    let ratios = sorted(mine.ns.iter().zip(&other.ns).map(|(mine, other)| mine / other).collect());
+    let all_took = |round: &usize| all.iter().map(|one| one.ns[*round]).sum::<f64>();
+    let mut quiet: Vec<usize> = (0..mine.ns.len()).collect();
+    quiet.sort_by(|one, other| all_took(one).total_cmp(&all_took(other)));
+    quiet.truncate((quiet.len() * QUIET_PERCENT).div_ceil(100));
+    let median = |of: &dyn Fn(usize) -> f64| at(&sorted(quiet.iter().map(|&round| of(round)).collect()), 0.5);
+    let ratio = |round: usize| mine.ns[round] / other.ns[round];
+    let ratios = sorted((0..mine.ns.len()).map(ratio).collect());
+    let (ours, theirs_ns) = (median(&|round| mine.ns[round]), median(&|round| other.ns[round]));
     Finding {
+        ratio: median(&ratio),
         rounds: Some([0.25, 0.5, 0.75].map(|part| at(&ratios, part))),
-        ..Finding::of(format!("{title} / {theirs}"), "server CPU in ns", best(mine), best(other), target)
+        ..Finding::of(format!("{title} / {theirs}"), "server CPU in ns", ours, theirs_ns, target)
     }
 }
 

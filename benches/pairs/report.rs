@@ -9,8 +9,8 @@ const HEADING: &str = "## One lock: what it costs\n";
 
 const INTRODUCTION: &str = "\
 Each line sets a number of this module beside another one; below 1 the module is cheaper. CPU is that of the server's main
-thread, for taking a lock and giving it back. Each of many short rounds measures all contenders in turn; each number is what
-the best tenth of its rounds took at most, beside the quartiles of the ratios of all rounds. Tokens are UUIDs of 36 bytes, given by the client; every lock has a name that was not used
+thread, for taking a lock and giving it back. Each of many short rounds measures all contenders in turn; the numbers and
+their ratio are medians of the quietest quarter of the rounds, beside the quartiles of the ratios of all. Tokens are UUIDs of 36 bytes, given by the client; every lock has a name that was not used
 before, and 64 commands are under way unless said otherwise. Where the other number is what is allowed, it says so.
 
 With an append-only file and a replica both sides also pay for writing each change to both, which costs as much for a lock as
