@@ -36,7 +36,8 @@ on_every_server! {
         let mut server = Server::builder(kind).append_only("always").clock(&clock).start();
         let scene = Scene::of(server.port(), Safety::Told);
         let history = record(&scene, SECONDS, |dice| match dice.within(0..4) {
-            0 => again(&mut server),
+            // A file that Redis 7.0 wrote anew tells no fences of free locks: they can fall over starts within seconds.
+            0 if kind != Kind::Redis70 => again(&mut server),
             1 => step(&clock, dice),
             _ => rewrite(&server, dice),
         });

@@ -151,8 +151,8 @@ on_every_server! {
         let (primary, replica) = (Server::start(kind), Server::start(kind));
         let mut client = primary.client();
         cmd!(client, "CONFIG", "SET", "min-replicas-to-write", 1, "min-replicas-max-lag", 1).ok();
-        // What it hears of first is chance.
-        eventually(SOON, || {
+        // What it hears of first is chance, and each round takes seconds.
+        eventually(4 * SOON, || {
             replica.replica_of(&primary);
             eventually(SOON, || match cmd!(client, "DEL", "job") {
                 reply if reply.is_error() => Err(reply),
