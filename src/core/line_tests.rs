@@ -47,7 +47,9 @@ proptest! {
                     prop_assert_eq!(between(*first, *second), [*second]);
                     prop_assert_eq!(between(*second, u64::MAX), rest);
                 }
-                prop_assert_eq!(lines.is_anybody_behind(place, u64::MAX - 1), false);
+                for (behind, &order) in orders.iter().rev().enumerate() {
+                    prop_assert_eq!(lines.is_anybody_behind(place, order), behind > 0);
+                }
             }
             prop_assert_eq!(lines.blocked() + lines.polled(), model.len());
             prop_assert_eq!(lines.next_end(), model.iter().map(|e| Instant::from_micros(u64::from(e.1))).min());

@@ -263,7 +263,6 @@ impl<'a> Web<'a> {
         if let Some(known) = self.spots.get_mut(spot) {
             let (mode, upgrade) = (waiter.mode, waiter.upgrade);
             known.line.push(Standing { order, party: None, mode, upgrade, has: None });
-            known.seen_to = order;
         }
         if let Some(party) = party {
             self.claim(spot, order, party);
